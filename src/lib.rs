@@ -31,6 +31,7 @@
 //! | [`cluster`] | what all requests to an API server share |
 //! | [`control`] | the two control loops |
 //! | [`process`] | the two processes and their threads |
+//! | [`finding`] | what is wrong, as commands, logs, documents and metrics show it |
 //! | [`explain`] | what a configuration does with a request that nobody sends |
 //! | [`migrate`] | Ingresses of ingress-nginx as Gateway API objects and policies |
 //! | [`admin`], [`telemetry`] | the admin server; logs and metrics |
@@ -47,6 +48,7 @@ pub mod datagrams;
 pub mod dns;
 pub mod explain;
 pub mod filter;
+pub mod finding;
 pub mod header_memory;
 mod http2;
 pub mod https;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis::api::Severity;
+use portcullis::finding::Severity;
 use portcullis::provider::{FileProvider, Load};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};

@@ -1,22 +1,19 @@
-//! All problems in one list, those with the most effect on requests first: of what happens now, of files, of conditions,
-//! warnings and notes. The page, `/api/v1/`, the metric and through them `portcullis status` have them from here.
+//! All findings in one list, errors first, then those with the most effect on requests: about what happens now, files, conditions,
+//! valid configuration and notes. The page, `/api/v1/`, the metric and through them `portcullis status` have them from here.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::causes;
-use super::problem::{Kind, Problem};
 use super::state::AdminState;
 use super::troubles::{self, InService};
-use crate::api::Severity;
 use crate::explain::advised;
-use crate::status::{Reason, ReportedProblem, StatusReport, Warning, WarningKind};
+use crate::finding::{Finding, Kind, Severity, order};
 use crate::table::Table;
 use crate::telemetry::metrics::MemoryUse;
 
 /// Returns the problems, each with the time since when it is known, and the location of its object if that is in a file.
-pub(super) fn of(state: &AdminState, table: &Table) -> Vec<Problem> {
+pub(super) fn of(state: &AdminState, table: &Table) -> Vec<Finding> {
     let mut all = with_those_of_objects(in_service(state, table), state);
     let now = Timestamp::now();
     let second = Timestamp::from_second(now.as_second());
@@ -30,17 +27,18 @@ pub(super) fn note(state: &AdminState) {
 }
 
 /// Adds the problems of files and objects to those of what happens now.
-fn with_those_of_objects(in_service: Vec<Problem>, state: &AdminState) -> Vec<Problem> {
+fn with_those_of_objects(in_service: Vec<Finding>, state: &AdminState) -> Vec<Finding> {
     let mut all = in_service;
     all.extend(state.files.load().iter().cloned());
     let report = state.report.load();
-    let reported = report.reported_problems().into_iter();
-    all.extend(reported.map(|problem| of_object(problem, &report)));
-    all.extend(state.warnings.load().iter().map(of_warning));
-    causes::order(&mut all);
-    let subjects = all.iter().filter_map(|problem| problem.subject.as_ref());
-    let found = state.locations.load().find(subjects);
-    all.iter_mut().for_each(|problem| problem.locate(&found));
+    let reported = report.findings().into_iter();
+    all.extend(reported.map(|it| Finding {
+        cause: advised(&**report, it.cause),
+        ..it
+    }));
+    all.extend(state.warnings.load().iter().cloned());
+    order(&mut all);
+    state.locations.load().locate(&mut all);
     all
 }
 
@@ -59,30 +57,23 @@ pub(super) fn by_kind(
 }
 
 /// Counts the problems of files and objects, and those of what happens now.
-fn counted(in_service: &[Problem], state: &AdminState) -> Vec<((&'static str, &'static str), u64)> {
-    let of_kind = |kind: Kind| (kind, kind.severity());
-    let none = Kind::ALL.iter().map(|kind| (of_kind(*kind), 0));
-    let mut counts: BTreeMap<(Kind, Severity), u64> = none.collect();
-    let mut add = |of| *counts.entry(of).or_default() += 1;
-    let files = state.files.load();
+fn counted(in_service: &[Finding], state: &AdminState) -> Vec<((&'static str, &'static str), u64)> {
+    let none = Kind::ALL.iter().map(|kind| ((kind.severity(), *kind), 0));
+    let mut counts: BTreeMap<(Severity, Kind), u64> = none.collect();
+    let (files, warnings) = (state.files.load(), state.warnings.load());
+    let reported = state.report.load().findings();
     let all = in_service.iter().chain(files.iter());
-    all.for_each(|it| add((it.kind, it.severity)));
-    let reported = state.report.load().reported_problems();
-    reported
-        .iter()
-        .for_each(|it| add(of_kind(kind_of(it.reason))));
-    let warnings = state.warnings.load();
-    warnings
-        .iter()
-        .for_each(|it| add(of_kind(kind_of_warning(it))));
+    for it in all.chain(&reported).chain(warnings.iter()) {
+        *counts.entry((it.severity, it.kind)).or_default() += 1;
+    }
     let counts = counts.into_iter();
-    let named = |((kind, severity), count): ((Kind, Severity), u64)| {
+    let named = |((severity, kind), count): ((Severity, Kind), u64)| {
         ((kind.name(), severity.name()), count)
     };
     counts.map(named).collect()
 }
 
-fn in_service(state: &AdminState, table: &Table) -> Vec<Problem> {
+fn in_service(state: &AdminState, table: &Table) -> Vec<Finding> {
     troubles::of(&InService {
         table,
         stats: &state.stats,
@@ -91,47 +82,6 @@ fn in_service(state: &AdminState, table: &Table) -> Vec<Problem> {
         memory: MemoryUse::now(),
         now: Timestamp::now(),
     })
-}
-
-fn of_object(problem: ReportedProblem, report: &StatusReport) -> Problem {
-    let ReportedProblem {
-        object,
-        reason,
-        message,
-        remedy,
-    } = problem;
-    let message = with_remedy(advised(report, message), remedy);
-    Problem::of_configuration(kind_of(reason), &object, message)
-}
-
-fn with_remedy(message: String, remedy: Option<&str>) -> String {
-    match remedy {
-        Some(remedy) => format!("{message}; {remedy}"),
-        None => message,
-    }
-}
-
-fn kind_of(reason: Option<Reason>) -> Kind {
-    match reason {
-        Some(Reason::PortUnavailable) => Kind::Port,
-        Some(_) => Kind::Object,
-        None => Kind::Note,
-    }
-}
-
-fn of_warning(warning: &Warning) -> Problem {
-    let message = with_remedy(warning.message.clone(), warning.kind.remedy());
-    Problem::of_configuration(kind_of_warning(warning), &warning.object, message)
-}
-
-fn kind_of_warning(warning: &Warning) -> Kind {
-    match warning.kind {
-        WarningKind::Unforwarded => Kind::Route,
-        WarningKind::Hostname => Kind::Hostname,
-        WarningKind::SignIn => Kind::SignIn,
-        WarningKind::Policy => Kind::Policy,
-        WarningKind::Shadowed => Kind::Shadowed,
-    }
 }
 
 #[cfg(test)]
@@ -157,11 +107,8 @@ mod tests {
         stats.config.contacted();
         let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
         let state = AdminState::new(table, stats, AccessLog::disabled());
-        let warning = Warning {
-            kind: WarningKind::Policy,
-            object: ObjectRef::new("portcullis.dev", "AccessPolicy", "default", "open"),
-            message: "permits more".to_owned(),
-        };
+        let policy = ObjectRef::new("portcullis.dev", "AccessPolicy", "default", "open");
+        let warning = Finding::of_object(Kind::Policy, &policy, "permits more".to_owned());
         state.warnings.store(Arc::new(BTreeSet::from([warning])));
         state
     }
@@ -171,11 +118,11 @@ mod tests {
         let state = state(&Arc::default());
         let file = |severity| {
             let (file, message) = ("a.yaml".to_owned(), "is wrong".to_owned());
-            Problem::of_file(severity, file, message, None)
+            Finding::of_file(severity, file, message, None)
         };
         let files = [Severity::Error, Severity::Warning, Severity::Warning];
         state.files.store(Arc::new(Vec::from(files.map(file))));
-        let refused = Problem::of_service(Kind::Overload, String::new(), String::new());
+        let refused = Finding::of_service(Kind::Overload, String::new(), String::new());
         let mut counts = counted(&[refused], &state);
         assert!(counts.contains(&(("port", "error"), 0)), "{counts:?}");
         counts.retain(|(_, count)| *count > 0);
@@ -202,7 +149,8 @@ mod tests {
         change(&mut service);
         let mut all = with_those_of_objects(troubles::of(&service), state);
         let first = all.swap_remove(0);
-        (first.object, first.message)
+        let message = first.message();
+        (first.object, message)
     }
 
     #[test]

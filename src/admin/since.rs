@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
-use super::problem::{Kind, Problem, ProblemSource};
+use crate::finding::{Finding, Kind, Source};
 
 /// What stays the same of a problem while it lasts: its kind and its object, and, if it is one of the configuration, its message.
 /// Messages about what happens now have counts.
@@ -17,7 +17,7 @@ pub(super) struct Since(Mutex<BTreeMap<Key, Timestamp>>);
 
 impl Since {
     /// Sets since when each problem is known, and forgets those that are no longer there.
-    pub(super) fn set(&self, problems: &mut [Problem], now: Timestamp) {
+    pub(super) fn set(&self, problems: &mut [Finding], now: Timestamp) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = BTreeMap::new();
         for problem in problems {
@@ -30,10 +30,10 @@ impl Since {
     }
 }
 
-fn key(problem: &Problem) -> Key {
-    let message = match problem.place {
-        ProblemSource::Service => None,
-        ProblemSource::Configuration => Some(problem.message.clone()),
+fn key(problem: &Finding) -> Key {
+    let message = match problem.source {
+        Source::Service => None,
+        Source::Configuration => Some(problem.message()),
     };
     (problem.kind, problem.object.clone(), message)
 }
@@ -41,14 +41,14 @@ fn key(problem: &Problem) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Severity;
+    use crate::finding::Severity;
 
     #[test]
     fn problem_is_known_since_the_first_look_until_it_is_gone() {
         let since = Since::default();
         let look = |problems: &[(Kind, &str, &str)], second| {
             let problem = |(kind, object, message): &(Kind, &str, &str)| {
-                Problem::of_service(*kind, (*object).to_owned(), (*message).to_owned())
+                Finding::of_service(*kind, (*object).to_owned(), (*message).to_owned())
             };
             let mut problems: Vec<_> = problems.iter().map(problem).collect();
             since.set(&mut problems, Timestamp::from_second(second).unwrap());
@@ -68,7 +68,7 @@ mod tests {
         let since = Since::default();
         let look = |message: &str, second| {
             let (severity, file) = (Severity::Error, "a.yaml".to_owned());
-            let mut problem = Problem::of_file(severity, file, message.to_owned(), None);
+            let mut problem = Finding::of_file(severity, file, message.to_owned(), None);
             let now = Timestamp::from_second(second).unwrap();
             since.set(std::slice::from_mut(&mut problem), now);
             problem.since.unwrap().as_second()

@@ -9,14 +9,14 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, Semaphore};
 
 use super::history::History;
-use super::problem::Problem;
 use super::recent::{DroppedLines, Recent};
 use super::since::Since;
 use super::token::TokenFile;
 use super::totals::Totals;
+use crate::finding::Finding;
 use crate::provider::file::Locations;
 use crate::settings::metrics::MetricsDetail;
-use crate::status::{StatusReport, Warning};
+use crate::status::StatusReport;
 use crate::table::Table;
 use crate::telemetry::{AccessLog, ProcessStats, log};
 
@@ -34,10 +34,10 @@ pub struct AdminState {
     pub waiting: ArcSwapOption<String>,
     /// Conditions of all objects, after binding.
     pub report: ArcSwap<StatusReport>,
-    /// Problems of files, and of objects that cannot be read.
-    pub files: ArcSwap<Vec<Problem>>,
-    /// Warnings about the configuration in service.
-    pub warnings: ArcSwap<BTreeSet<Warning>>,
+    /// What is wrong with files, and with objects that cannot be read.
+    pub files: ArcSwap<Vec<Finding>>,
+    /// What is wrong with the configuration in service although it is valid.
+    pub warnings: ArcSwap<BTreeSet<Finding>>,
     /// Where objects are, if they come from files.
     pub locations: Arc<ArcSwap<Locations>>,
     /// Counters of the process.

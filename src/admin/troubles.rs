@@ -16,17 +16,19 @@ use jiff::Timestamp;
 
 pub(super) use self::in_service::InService;
 use self::in_service::{MAX_NAMED, minutes};
-use super::problem::{Kind, Problem};
 use super::recent::Process;
+use crate::finding::{Finding, Kind, Source};
 use crate::ir::ObjectRef;
 use crate::status::certificates::Validity;
 use crate::table::{Backend, Table};
 
 /// Time without a response of the API server, which is polled every 5 s, from which on that is a trouble.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Effect of a controller or an API server that is away.
+const STALE: &str = "changes of objects do not arrive";
 
 /// Returns what is wrong now, by kind. Of each kind, at most twenty are named, and the rest is counted.
-pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
+pub(super) fn of(service: &InService<'_>) -> Vec<Finding> {
     let kinds = [
         controller(service),
         overload::of(service),
@@ -43,16 +45,16 @@ pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
     named(kinds.into_iter().flatten())
 }
 
-fn named(troubles: impl Iterator<Item = Problem>) -> Vec<Problem> {
-    let mut by_kind: BTreeMap<Kind, Vec<Problem>> = BTreeMap::new();
+fn named(troubles: impl Iterator<Item = Finding>) -> Vec<Finding> {
+    let mut by_kind: BTreeMap<Kind, Vec<Finding>> = BTreeMap::new();
     for trouble in troubles {
         by_kind.entry(trouble.kind).or_default().push(trouble);
     }
-    let few = |(kind, mut troubles): (Kind, Vec<Problem>)| {
+    let few = |(kind, mut troubles): (Kind, Vec<Finding>)| {
         let rest = troubles.split_off(troubles.len().min(MAX_NAMED));
         if let Some(worst) = rest.iter().map(|it| it.severity).min() {
             let object = format!("{} more", rest.len());
-            let more = Problem::of_service(kind, object, "of the same kind".to_owned());
+            let more = Finding::of_service(kind, object, "of the same kind".to_owned());
             troubles.push(more.of_severity(worst));
         }
         troubles
@@ -60,7 +62,7 @@ fn named(troubles: impl Iterator<Item = Problem>) -> Vec<Problem> {
     by_kind.into_iter().flat_map(few).collect()
 }
 
-fn controller(service: &InService<'_>) -> Vec<Problem> {
+fn controller(service: &InService<'_>) -> Vec<Finding> {
     let InService { stats, now, .. } = service;
     let since = |time: Duration| {
         let time = Timestamp::from_second(time.as_secs() as i64);
@@ -68,12 +70,12 @@ fn controller(service: &InService<'_>) -> Vec<Problem> {
     };
     let away = stats.stream.as_ref().filter(|it| !it.is_connected());
     let controller = away.map(|stream| {
-        let message = format!(
-            "not connected since {}: changes of objects do not arrive; check that its pods run and that this one may connect to \
-             them; the log has the error",
-            since(stream.contact())
-        );
-        Problem::of_service(Kind::Controller, "controller".to_owned(), message)
+        let cause = format!("not connected since {}", since(stream.contact()));
+        Finding::of_service(Kind::Controller, "controller".to_owned(), cause)
+            .with_effect(STALE)
+            .with_remedy(
+                "check that its pods run and that this one may connect to them; the log has the error",
+            )
     });
     let contact = stats.config.contact();
     let silent = contact.filter(|contact| {
@@ -81,64 +83,68 @@ fn controller(service: &InService<'_>) -> Vec<Problem> {
         now.saturating_sub(*contact) > SILENCE
     });
     let api_server = silent.map(|contact| {
-        let message = format!(
-            "no response since {}: changes of objects do not arrive; check the API server and the way to it",
-            since(contact)
-        );
-        Problem::of_service(Kind::Controller, "API server".to_owned(), message)
+        let cause = format!("no response since {}", since(contact));
+        Finding::of_service(Kind::Controller, "API server".to_owned(), cause)
+            .with_effect(STALE)
+            .with_remedy("check the API server and the way to it")
     });
     controller.into_iter().chain(api_server).collect()
 }
 
-fn certificates(service: &InService<'_>) -> Vec<Problem> {
+fn certificates(service: &InService<'_>) -> Vec<Finding> {
     let ports = service.table.ir.ports.iter();
     let certificates = ports.flat_map(|port| port.certificates());
     let validities = certificates
         .filter_map(|one| Validity::of(one, service.now).map(|validity| (validity, &one.source)));
     // Listeners often share a certificate.
     let troubles: BTreeSet<_> = validities.collect();
-    let trouble = |(validity, secret): (Validity, &ObjectRef)| {
-        let kind = match validity {
-            Validity::Expired(_) => Kind::Expired,
-            Validity::NotYetValid(_) => Kind::NotYetValid,
-            Validity::EndsSoon(_) => Kind::Expires,
-        };
-        let message = format!("the certificate {validity}");
-        Problem::of_service(kind, secret.to_string(), message).about(secret)
+    let trouble = |(validity, secret): (Validity, &ObjectRef)| Finding {
+        source: Source::Service,
+        ..validity.finding(secret, "the certificate")
     };
     troubles.into_iter().map(trouble).collect()
 }
 
-fn without_endpoints(table: &Table) -> Vec<Problem> {
+fn without_endpoints(table: &Table) -> Vec<Finding> {
     let empty = table.backends().filter(|it| it.endpoints().is_empty());
     let trouble = |backend: &Arc<Backend>| {
         let ir = table.ir.backend(&backend.id);
-        let effect = backend.id.effect_of_absence();
-        let message = match ir.and_then(|it| it.endpoints.hostname()) {
-            Some(name) => format!(
-                "{name} has no address that may be used: DNS has none, or does not answer; {effect}; correct the name, or look it \
-                 up from this host"
+        let (cause, remedy) = match ir.and_then(|it| it.endpoints.hostname()) {
+            Some(name) => (
+                format!(
+                    "{name} has no address that may be used, since DNS has none or does not answer"
+                ),
+                "correct the name, or look it up from this host",
             ),
-            None => format!(
-                "has no ready endpoint: {effect}; check that pods which its selector names exist and are ready"
+            None => (
+                "has no ready endpoint".to_owned(),
+                "check that pods which its selector names exist and are ready",
             ),
         };
-        Problem::of_service(Kind::Backend, backend.id.to_string(), message)
+        Finding::of_service(Kind::Backend, backend.id.to_string(), cause)
+            .with_effect(backend.id.effect_of_absence())
+            .with_remedy(remedy)
             .about(&backend.id.object)
     };
     empty.map(trouble).collect()
 }
 
 /// Those that fail or get no requests, with the cause.
-fn endpoints(service: &InService<'_>) -> Vec<Problem> {
+fn endpoints(service: &InService<'_>) -> Vec<Finding> {
     let mut troubles = Vec::new();
     let time = minutes(service.before.process.age());
     for backend in service.table.backends() {
         for endpoint in backend.endpoints().iter() {
             let fault = service.before.endpoint_fault(endpoint);
+            let remedy = fault.map_or(
+                "check its log and its load, and healthCheck of its BackendPolicy",
+                |(fault, _)| fault.remedy(),
+            );
             let cause = fault.map(|(fault, failed)| {
-                let (cause, remedy) = (fault.cause(), fault.remedy());
-                format!("{cause} (failed attempts in the {time}: {failed}); {remedy}")
+                format!(
+                    "{} (failed attempts in the {time}: {failed})",
+                    fault.cause()
+                )
             });
             let health = &endpoint.health;
             let state = match (health.is_avoided(), health.has_failed_checks()) {
@@ -147,19 +153,14 @@ fn endpoints(service: &InService<'_>) -> Vec<Problem> {
                 (true, false) => Some("has failed"),
             };
             let state = state.map(|it| format!("{it} and gets no requests while others work"));
-            let (kind, message) = match (state, cause) {
+            let (kind, cause) = match (state, cause) {
                 (None, None) => continue,
                 (None, Some(cause)) => (Kind::Failing, cause),
-                (Some(state), None) => (
-                    Kind::Endpoint,
-                    format!(
-                        "{state}; check its log and its load, and healthCheck of its BackendPolicy"
-                    ),
-                ),
+                (Some(state), None) => (Kind::Endpoint, state),
                 (Some(state), Some(cause)) => (Kind::Endpoint, format!("{state}: {cause}")),
             };
             let object = format!("{} of {}", endpoint.address, backend.id);
-            let trouble = Problem::of_service(kind, object, message);
+            let trouble = Finding::of_service(kind, object, cause).with_remedy(remedy);
             troubles.push(trouble.about(&backend.id.object));
         }
     }
@@ -167,17 +168,18 @@ fn endpoints(service: &InService<'_>) -> Vec<Problem> {
 }
 
 /// Spans and records that are lost.
-fn unsent(service: &InService<'_>) -> Vec<Problem> {
+fn unsent(service: &InService<'_>) -> Vec<Finding> {
     let before = &service.before.process;
     let now = Process::now(service.stats, service.dropped);
     let unsent = now.unsent.saturating_sub(before.unsent);
     let trouble = (unsent > 0).then(|| {
-        let message = format!(
+        let cause = format!(
             "{unsent} spans and records of the access log were dropped in the {}: their collector is away, too slow or \
-             refuses them, as the log says; check it, or send it less by a TelemetryPolicy",
+             refuses them, as the log says",
             minutes(before.age())
         );
-        Problem::of_service(Kind::Telemetry, "telemetry".to_owned(), message)
+        Finding::of_service(Kind::Telemetry, "telemetry".to_owned(), cause)
+            .with_remedy("check it, or send it less by a TelemetryPolicy")
     });
     trouble.into_iter().collect()
 }
@@ -186,7 +188,7 @@ fn unsent(service: &InService<'_>) -> Vec<Problem> {
 mod tests {
     use super::*;
     use crate::admin::recent::{Counters, DroppedLines};
-    use crate::api::Severity;
+    use crate::finding::Severity;
     use crate::telemetry::ProcessStats;
     use crate::telemetry::metrics::StreamStats;
 
@@ -208,13 +210,13 @@ mod tests {
     #[test]
     fn of_each_kind_a_few_are_named() {
         let trouble =
-            |index: usize| Problem::of_service(Kind::Route, index.to_string(), String::new());
+            |index: usize| Finding::of_service(Kind::Route, index.to_string(), String::new());
         let all = |count: usize| named((0..count).map(trouble));
         assert_eq!(all(MAX_NAMED).len(), MAX_NAMED);
         let more = all(MAX_NAMED + 5);
         assert_eq!(more.len(), MAX_NAMED + 1);
         assert_eq!(more[MAX_NAMED].object, "5 more");
-        let ejected = Problem::of_service(Kind::Endpoint, "a".to_owned(), String::new());
+        let ejected = Finding::of_service(Kind::Endpoint, "a".to_owned(), String::new());
         let mixed = named((0..MAX_NAMED + 5).map(trouble).chain([ejected]));
         let last = mixed[MAX_NAMED..].iter();
         let last: Vec<_> = last.map(|it| (it.kind, &*it.object)).collect();
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn the_rest_of_a_kind_is_as_bad_as_its_worst() {
         let trouble = |severity| {
-            let trouble = Problem::of_service(Kind::Overload, String::new(), String::new());
+            let trouble = Finding::of_service(Kind::Overload, String::new(), String::new());
             trouble.of_severity(severity)
         };
         let named_first = (0..MAX_NAMED).map(|_| trouble(Severity::Error));
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(troubles.len(), 1);
         let message =
             "2 were refused in the last minute: the limit of client connections is reached";
-        assert!(troubles[0].message.starts_with(message), "{troubles:?}");
+        assert!(troubles[0].message().starts_with(message), "{troubles:?}");
         service.dropped.access_log = 3;
         let troubles = of(&service);
         assert_eq!(troubles.len(), 2);
@@ -266,7 +268,7 @@ mod tests {
         };
         let before = Counters::now(&table, &stats, DroppedLines::default());
         let service = in_service(&table, &stats, &before);
-        let kinds = |troubles: Vec<Problem>| -> Vec<Kind> {
+        let kinds = |troubles: Vec<Finding>| -> Vec<Kind> {
             troubles.into_iter().map(|it| it.kind).collect()
         };
         assert_eq!(kinds(of(&service)), [Kind::Controller]);
@@ -287,6 +289,6 @@ mod tests {
         assert_eq!(later(Duration::ZERO), []);
         let troubles = later(Duration::from_secs(120));
         assert_eq!(troubles.len(), 1, "{troubles:?}");
-        assert!(troubles[0].message.starts_with("no response since "));
+        assert!(troubles[0].cause.starts_with("no response since "));
     }
 }

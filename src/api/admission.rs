@@ -9,7 +9,8 @@ use super::object::{Kind, Object};
 use super::protection::protects;
 use super::unreadable::{self, Outcome};
 use super::{legacy, parameters, schema};
-use crate::api::finding::{Finding, Severity};
+use crate::api::violation::Violation;
+use crate::finding::Severity;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
@@ -31,11 +32,11 @@ pub struct Admission {
     /// Whether the object protects requests, is not valid, and does not say which ones they are: these are served without it.
     pub leaves_open: bool,
     /// Errors and warnings.
-    pub findings: ThinVec<Finding>,
+    pub findings: ThinVec<Violation>,
 }
 
 impl Admission {
-    fn refused(id: Option<ObjectRef>, findings: Vec<Finding>) -> Self {
+    fn refused(id: Option<ObjectRef>, findings: Vec<Violation>) -> Self {
         Self {
             id,
             object: None,
@@ -50,7 +51,7 @@ impl Admission {
         kind: &Kind,
         id: Option<ObjectRef>,
         written: &Value,
-        findings: Vec<Finding>,
+        findings: Vec<Violation>,
     ) -> Self {
         let outcome = match protects(kind) {
             true => unreadable::outcome(kind, id.as_ref(), written, &findings),
@@ -95,7 +96,7 @@ pub fn admit_at(place: &str, value: Value) -> Admission {
 /// Admits one object. `value` is the object as its author wrote it.
 pub fn admit(value: Value) -> Admission {
     let Value::Object(mut value) = value else {
-        let finding = Finding::error("", "must be an object with apiVersion, kind and metadata");
+        let finding = Violation::error("", "must be an object with apiVersion, kind and metadata");
         return Admission::refused(None, vec![finding]);
     };
     let api_version = text(&value, "apiVersion");
@@ -106,14 +107,14 @@ pub fn admit(value: Value) -> Admission {
         } else {
             "apiVersion"
         };
-        let finding = Finding::error(field, "Required value");
+        let finding = Violation::error(field, "Required value");
         return unnamed(value, (&api_version, &kind_name), finding);
     }
     for (field, text) in [("apiVersion", &api_version), ("kind", &kind_name)] {
         if !is_word(text) {
             let message =
                 "Invalid value: must be letters, digits, '.', '-' and '/', and not too long";
-            let finding = Finding::error(field, message);
+            let finding = Violation::error(field, message);
             return unnamed(value, (&api_version, &kind_name), finding);
         }
     }
@@ -133,7 +134,7 @@ pub fn admit(value: Value) -> Admission {
         findings = schema::apply(kind, &mut value);
     }
     findings.extend(advice);
-    let is_error = |finding: &Finding| finding.severity == Severity::Error;
+    let is_error = |finding: &Violation| finding.severity == Severity::Error;
     if !findings.iter().any(is_error) {
         match kind.decode(&Value::Object(value)) {
             Ok(object) => {
@@ -142,7 +143,7 @@ pub fn admit(value: Value) -> Admission {
                     ..Admission::refused(id, findings)
                 };
             }
-            Err(error) => findings.push(Finding::error("", format!("cannot be read: {error}"))),
+            Err(error) => findings.push(Violation::error("", format!("cannot be read: {error}"))),
         }
     }
     Admission::invalid(kind, id, &written, findings)
@@ -152,7 +153,7 @@ pub fn admit(value: Value) -> Admission {
 fn unnamed(
     mut value: Map<String, Value>,
     (api_version, kind): (&str, &str),
-    finding: Finding,
+    finding: Violation,
 ) -> Admission {
     let (group, _) = group_and_version(api_version);
     match meant(group, kind).filter(|kind| protects(kind)) {
@@ -165,7 +166,7 @@ fn unnamed(
 }
 
 /// Names an object of a kind before its release as the released kind, and advises to do so.
-fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> Option<Finding> {
+fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> Option<Violation> {
     if kind.kind == name {
         return None;
     }
@@ -175,11 +176,11 @@ fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> 
     let message = format!(
         "{name} is read as {now}, which it was released as; write apiVersion: {api_version}, kind: {now}"
     );
-    Some(Finding::warning("kind", message))
+    Some(Violation::warning("kind", message))
 }
 
 /// Truncates findings to [`MAX_FINDINGS`], warnings first.
-fn cut(mut findings: Vec<Finding>) -> ThinVec<Finding> {
+fn cut(mut findings: Vec<Violation>) -> ThinVec<Violation> {
     if findings.len() <= MAX_FINDINGS {
         return findings.into();
     }
@@ -189,9 +190,9 @@ fn cut(mut findings: Vec<Finding>) -> ThinVec<Finding> {
     let last = findings
         .last()
         .map_or(Severity::Warning, |finding| finding.severity);
-    findings.push(Finding {
+    findings.push(Violation {
         severity: last,
-        ..Finding::error("", format!("and {dropped} more"))
+        ..Violation::error("", format!("and {dropped} more"))
     });
     findings.into()
 }
@@ -252,9 +253,9 @@ fn unknown(
     group: &str,
     (api_version, kind): (&str, &str),
     known: Option<&'static Kind>,
-) -> Finding {
+) -> Violation {
     if (group, kind) == ("", "List") {
-        return Finding::error("items", "Invalid value: must be a list of objects");
+        return Violation::error("items", "Invalid value: must be a list of objects");
     }
     match known {
         Some(known) if known.kind.eq_ignore_ascii_case(kind) => {
@@ -262,15 +263,15 @@ fn unknown(
             let message = format!(
                 "no {kind} in {api_version}; write apiVersion: {today}, kind: {kind_today}"
             );
-            Finding::error("apiVersion", message)
+            Violation::error("apiVersion", message)
         }
         Some(known) => {
             let nearest = known.kind;
             let message = format!("there is no {kind} in {api_version}; did you mean {nearest}?");
-            Finding::error("kind", message)
+            Violation::error("kind", message)
         }
         None if [GATEWAY_GROUP, parameters::GROUP].contains(&group) => {
-            Finding::error("kind", format!("there is no {kind} in {api_version}"))
+            Violation::error("kind", format!("there is no {kind} in {api_version}"))
         }
         None => {
             let mut message =
@@ -280,7 +281,7 @@ fn unknown(
                     "; `portcullis migrate` converts those of ingress-nginx to routes and policies",
                 );
             }
-            Finding::warning("kind", message)
+            Violation::warning("kind", message)
         }
     }
 }
@@ -290,14 +291,14 @@ fn is_ingress(group: &str, kind: &str) -> bool {
 }
 
 /// Returns a note for each annotation of ingress-nginx.
-fn of_ingress_nginx(metadata: Option<&Map<String, Value>>) -> impl Iterator<Item = Finding> {
+fn of_ingress_nginx(metadata: Option<&Map<String, Value>>) -> impl Iterator<Item = Violation> {
     let annotations = metadata.and_then(|it| it.get("annotations"));
     let keys = annotations.and_then(Value::as_object).into_iter();
     let keys = keys.flat_map(Map::keys);
     keys.filter(|key| key.starts_with(INGRESS_NGINX))
-        .map(|key| Finding {
+        .map(|key| Violation {
             severity: Severity::Note,
-            ..Finding::error(format!("metadata.annotations[{key}]"), "ignored")
+            ..Violation::error(format!("metadata.annotations[{key}]"), "ignored")
         })
 }
 

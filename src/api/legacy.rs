@@ -8,8 +8,8 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
-use super::finding::Finding;
 use super::object::Kind;
+use super::violation::Violation;
 use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
 /// Former and present groups of the Gateway API.
@@ -29,7 +29,7 @@ const RENAMED: [(&str, &str); 2] = [
 const MAX_SNIPPET: usize = 4000;
 
 /// Returns findings on an object of a former kind or version; none if it never was one.
-pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) -> Vec<Finding> {
+pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) -> Vec<Violation> {
     let (group, _) = group_and_version(api_version);
     if !PAST_GROUPS.contains(&group) {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) ->
 }
 
 /// Returns findings on former fields in an object of a released kind.
-pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Finding> {
+pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Violation> {
     let mut findings = Vec::new();
     if kind.group != GATEWAY_GROUP {
         return findings;
@@ -74,7 +74,7 @@ pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Finding> {
 }
 
 /// Returns an error that shows the released equivalent.
-fn instead(field: &str, what: &str, snippet: &Value) -> Finding {
+fn instead(field: &str, what: &str, snippet: &Value) -> Violation {
     let yaml = serde_saphyr::to_string(snippet).unwrap_or_default();
     let mut lines = String::new();
     for line in yaml.lines() {
@@ -85,13 +85,13 @@ fn instead(field: &str, what: &str, snippet: &Value) -> Finding {
         lines.push_str("\n  ");
         lines.push_str(line);
     }
-    Finding {
+    Violation {
         rule: "legacy shape".to_owned(),
-        ..Finding::error(field, format!("{what}; write instead:{lines}"))
+        ..Violation::error(field, format!("{what}; write instead:{lines}"))
     }
 }
 
-fn gateway_class(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn gateway_class(spec: &Map<String, Value>, findings: &mut Vec<Violation>) {
     if let Some(controller) = spec.get("controller") {
         let snippet = json!({"controllerName": controller});
         findings.push(instead(
@@ -102,7 +102,7 @@ fn gateway_class(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     }
 }
 
-fn gateway(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn gateway(spec: &Map<String, Value>, findings: &mut Vec<Violation>) {
     if let Some(Value::Array(entries)) = spec.get("allowedListeners") {
         let snippet = json!({"allowedListeners": convert::allowed_listeners(entries)});
         let what =
@@ -112,7 +112,7 @@ fn gateway(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     listeners(spec, findings);
 }
 
-fn listener_set(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn listener_set(spec: &Map<String, Value>, findings: &mut Vec<Violation>) {
     if let Some(parents) = spec.get("parentRefs") {
         let parent = match parents {
             Value::Array(parents) => parents
@@ -131,7 +131,7 @@ fn listener_set(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     listeners(spec, findings);
 }
 
-fn listeners(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn listeners(spec: &Map<String, Value>, findings: &mut Vec<Violation>) {
     for (index, listener) in objects(spec.get("listeners")) {
         let field = format!("spec.listeners[{index}]");
         if let Some(routes) = listener.get("routes") {
@@ -168,7 +168,7 @@ fn listeners(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
 fn backend_tls_policy(
     spec: &Map<String, Value>,
     root: &Map<String, Value>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     for (field, target) in [
         ("spec.targetRef", spec.get("targetRef")),
@@ -186,7 +186,7 @@ fn backend_tls_policy(
     }
 }
 
-fn route(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn route(spec: &Map<String, Value>, findings: &mut Vec<Violation>) {
     if let Some(gateways) = spec.get("gateways") {
         let snippet = json!({"parentRefs": convert::parents(gateways)});
         findings.push(instead(
@@ -224,7 +224,7 @@ fn route(spec: &Map<String, Value>, findings: &mut Vec<Finding>) {
     }
 }
 
-fn backend_ref(field: &str, backend: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn backend_ref(field: &str, backend: &Map<String, Value>, findings: &mut Vec<Violation>) {
     if let Some(name) = convert::BACKEND_NAMES
         .iter()
         .find(|name| backend.contains_key(**name))
@@ -236,7 +236,7 @@ fn backend_ref(field: &str, backend: &Map<String, Value>, findings: &mut Vec<Fin
     filters(field, backend, findings);
 }
 
-fn filters(parent: &str, holder: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn filters(parent: &str, holder: &Map<String, Value>, findings: &mut Vec<Violation>) {
     for (index, filter) in objects(holder.get("filters")) {
         let field = format!("{parent}.filters[{index}]");
         let mirror = filter.get("requestMirror").and_then(Value::as_object);
@@ -268,7 +268,7 @@ fn filters(parent: &str, holder: &Map<String, Value>, findings: &mut Vec<Finding
     }
 }
 
-fn route_match(field: &str, matched: &Map<String, Value>, findings: &mut Vec<Finding>) {
+fn route_match(field: &str, matched: &Map<String, Value>, findings: &mut Vec<Violation>) {
     for name in ["headers", "queryParams"] {
         if let Some(conditions @ Value::Object(_)) = matched.get(name) {
             let what = format!("{name} is a list of names and values");

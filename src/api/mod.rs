@@ -11,7 +11,6 @@ pub mod client_policy;
 pub mod core;
 pub mod duration;
 pub mod filter;
-mod finding;
 pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
@@ -43,13 +42,13 @@ pub mod traffic_policy;
 pub mod unknown_fields;
 mod unreadable;
 pub mod values;
+mod violation;
 mod whole;
 pub mod xbackend;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource, UnknownFields};
 pub use object::{Kind, Object};
@@ -58,6 +57,7 @@ pub(crate) use schema::nearest;
 #[cfg(test)]
 pub(crate) use schema::sample_of;
 pub use unreadable::refusing;
+pub use violation::Violation;
 pub use whole::{decode_whole, decode_whole_event, unknown_to_sender};
 
 pub use crate::ir::ObjectRef;

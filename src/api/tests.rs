@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::finding::Severity;
 use super::{Kind, Object, ObjectRef, admit};
+use crate::finding::Severity;
 
 /// Returns a valid HTTPRoute with at least one value in every part.
 fn route() -> Value {

@@ -11,7 +11,6 @@ use super::access_policy::{AccessPolicy, AccessSpec};
 use super::backend_tls_override::BackendTlsOverride;
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::core::Service;
-use super::finding::{Finding, Severity};
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
 use super::meta::{Key, ObjectMeta, Resource};
 use super::object::{Kind, Object};
@@ -20,6 +19,8 @@ use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
 use super::release_backend::ReleaseBackend;
 use super::schema;
 use super::service_import::ServiceImport;
+use super::violation::Violation;
+use crate::finding::Severity;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
@@ -113,7 +114,7 @@ pub(super) fn outcome(
     kind: &Kind,
     id: Option<&ObjectRef>,
     written: &Value,
-    findings: &[Finding],
+    findings: &[Violation],
 ) -> Outcome {
     let Some(id) = id.filter(|id| is_key(&id.namespace) && is_key(&id.name)) else {
         return Outcome::Unknown;
@@ -297,7 +298,7 @@ fn all_backends(keys: impl Fn(&Kind) -> Vec<Key>) -> Vec<PolicyTargetRef> {
 }
 
 /// Returns the limits without the rules of mode Audit that are not valid, if nothing else of the policy is not valid.
-fn without_audit(kind: &Kind, written: &Value, findings: &[Finding]) -> Option<RateLimitSpec> {
+fn without_audit(kind: &Kind, written: &Value, findings: &[Violation]) -> Option<RateLimitSpec> {
     let errors = findings.iter();
     let errors = errors.filter(|finding| finding.severity == Severity::Error);
     let faulty: Option<BTreeSet<usize>> = errors.map(|error| rule_of(&error.field)).collect();
@@ -337,12 +338,12 @@ fn metadata(id: &ObjectRef, metadata: &Value) -> ObjectMeta {
     }
 }
 
-fn reason(findings: &[Finding]) -> String {
+fn reason(findings: &[Violation]) -> String {
     let mut errors = findings.iter();
     let error = errors.find(|finding| finding.severity == Severity::Error);
     let text = error.map_or_else(
         || "the object cannot be read".to_owned(),
-        Finding::to_string,
+        Violation::to_string,
     );
     text.chars().take(MAX_REASON).collect()
 }

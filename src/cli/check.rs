@@ -8,6 +8,7 @@ mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
+use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use self::controller_flags::ControllerFlags;
-use self::warnings::Warning;
 use super::flags::PermissionFlags;
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
 use super::output::{self, FailOn, OutputFlag, OutputFormat};
-use crate::api::Severity;
 use crate::explain::advised;
+use crate::finding::{Finding, Severity, order};
 use crate::ir::ObjectRef;
-use crate::provider::file::{FoundObjects, Located, Locations};
+use crate::provider::file::Locations;
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
+use crate::snapshot::Snapshot;
 use crate::status::{
     self, Condition, ConditionStatus, ConditionType, PlacedConditions, StatusPart, StatusReport,
 };
@@ -49,9 +50,11 @@ Examples:
   portcullis check --kubernetes --controller-namespace portcullis-system --allow-host-network unprivileged-ports
   portcullis check --controller-namespace portcullis-system manifests
 
-Warns of valid configuration that fails requests: backends and authorization servers without endpoints or weight, paths of
-sign-ins that no rule matches, and certificates that are expired, not yet valid, valid for at most 7 more days, or not for
-the hostname of their listener. For a folder, names file and line of each object, and warns also of limits with scope Gateway: each process counts by itself there.
+Valid configuration that fails requests is a problem, as for `portcullis status`: backends and authorization servers without
+endpoints or weight, paths of sign-ins that no rule matches, and certificates that are expired, not yet valid, or not for the
+hostname of their listener. Certificates that are valid for at most 7 more days are warnings, and so are backends without an
+EndpointSlice or a Pod, since manifests for a cluster have none. For a folder, names file and line of each object, and warns also of
+limits with scope Gateway: each process counts by itself there.
 Names for each annotation of an Ingress of ingress-nginx what `portcullis migrate` makes of it.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
 read is named on standard error and treated as absent. So is each right that the user lacks and that the controller needs, such
@@ -115,22 +118,17 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     };
     let (mut load, locations, translation) = translate_objects(source, &options)?;
     ingresses::explain(&mut load.problems);
-    let now = (options.mode, Timestamp::now());
-    let mut result = CheckResult::new(&load, &locations, &translation, now);
     let allowed = args.controller.key_addresses();
-    result
-        .warnings
-        .extend(key_sets::of(&load.snapshot, &options, &allowed));
+    let mut found = key_sets::of(&load.snapshot, &options, &allowed);
+    let now = (options.mode, Timestamp::now());
+    found.extend(of_valid(&load.snapshot, &translation, now));
+    let result = CheckResult::new(&load, &locations, &translation, found);
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Text => result.print(args.quiet, &mut out)?,
         OutputFormat::Json => output::json(&result.document(args.quiet), &mut out)?,
     }
-    let is_well = match args.fail_on {
-        FailOn::Error => result.is_accepted(),
-        FailOn::Warning => result.is_accepted() && result.summary().warnings == 0,
-    };
-    Ok(ExitCode::from(u8::from(!is_well)))
+    Ok(ExitCode::from(u8::from(!result.is_well(args.fail_on))))
 }
 
 /// Reads and translates the objects of a source. Returns also where they are in files.
@@ -152,50 +150,61 @@ pub(super) fn options(permissions: &PermissionFlags, mode: Mode) -> Options {
     }
 }
 
-/// What a check finds.
+/// Returns the findings about valid configuration in this mode and at this time.
+fn of_valid(
+    snapshot: &Snapshot,
+    translation: &Translation,
+    (mode, now): (Mode, Timestamp),
+) -> BTreeSet<Finding> {
+    let Translation { ir, report, .. } = translation;
+    let mut found = warnings::of(snapshot, ir, now);
+    found.extend(warnings::of_policy_servers(snapshot, ir));
+    found.extend(status::warnings::of_ports(&ir.ports));
+    found.extend(status::warnings::of_policies(&report.policies));
+    if mode == Mode::Standalone {
+        found.extend(status::warnings::of_shared_limits(&ir.ports));
+    }
+    let shadowed = shadowed(ir).into_iter();
+    found.extend(shadowed.map(|it| status::warnings::shadowed(&it.rule.route, it.to_string())));
+    found
+}
+
+/// What a check finds. Each list is in the order of severity and effect.
 struct CheckResult<'a> {
     problems: &'a [Problem],
-    locations: &'a Locations,
     report: &'a StatusReport,
-    /// Objects that are not accepted, and why.
-    refused: Vec<(ObjectRef, String)>,
-    /// Other problems of objects, such as references that are not resolved.
-    unmet: Vec<(ObjectRef, String)>,
-    warnings: BTreeSet<Warning>,
+    /// Why objects are not accepted.
+    refused: Vec<Finding>,
+    /// Other errors, such as references that are not resolved, and valid configuration that fails requests.
+    unmet: Vec<Finding>,
+    warnings: Vec<Finding>,
 }
 
 impl<'a> CheckResult<'a> {
     fn new(
         load: &'a Load,
-        locations: &'a Locations,
+        locations: &Locations,
         translation: &'a Translation,
-        (mode, now): (Mode, Timestamp),
+        found: BTreeSet<Finding>,
     ) -> Self {
-        let Translation { ir, report, .. } = translation;
-        let mut warnings = warnings::of(&load.snapshot, ir, now);
-        warnings.extend(warnings::of_policy_servers(&load.snapshot, ir));
-        let mut of_process = status::warnings::of_ports(&ir.ports);
-        of_process.extend(status::warnings::of_policies(&report.policies));
-        if mode == Mode::Standalone {
-            of_process.extend(status::warnings::of_shared_limits(&ir.ports));
+        let report = &translation.report;
+        let mut all = report.findings();
+        for finding in all.iter_mut().take(MAX_ADVISED) {
+            finding.cause = advised(&*load.snapshot, mem::take(&mut finding.cause));
         }
-        warnings.extend(of_process.into_iter().map(|it| (it.object, it.message)));
-        let shadowed = shadowed(ir);
-        let shadowed = shadowed.iter();
-        warnings.extend(shadowed.map(|it| (it.rule.route.clone(), it.to_string())));
+        all.extend(found);
+        order(&mut all);
+        locations.locate(&mut all);
         let accepted = accepted(report);
-        let is_refused = |(object, problem): &(ObjectRef, String)| {
-            is_refusal(problem) || !accepted.contains(object)
+        let is_refused = |it: &Finding| {
+            let subject = it.subject.as_ref();
+            is_refusal(&it.cause) || subject.is_none_or(|object| !accepted.contains(object))
         };
-        let problems = report.problems().enumerate();
-        let problems = problems.map(|(at, (object, problem))| match at < MAX_ADVISED {
-            true => (object, advised(&*load.snapshot, problem)),
-            false => (object, problem),
-        });
-        let (refused, unmet) = problems.partition(is_refused);
+        let is_error = |it: &Finding| it.severity == Severity::Error;
+        let (errors, warnings): (Vec<_>, Vec<_>) = all.into_iter().partition(is_error);
+        let (refused, unmet) = errors.into_iter().partition(is_refused);
         Self {
             problems: &load.problems,
-            locations,
             report,
             refused,
             unmet,
@@ -208,8 +217,12 @@ impl<'a> CheckResult<'a> {
         self.problems.iter().filter(of).count()
     }
 
-    fn is_accepted(&self) -> bool {
-        self.count(Severity::Error) + self.refused.len() + self.unmet.len() == 0
+    fn is_well(&self, fail_on: FailOn) -> bool {
+        let problems = self.problems.iter().filter(|it| it.is_fault());
+        let problems = problems.map(|it| it.severity);
+        let findings = self.refused.iter().chain(&self.unmet).chain(&self.warnings);
+        let mut all = problems.chain(findings.map(|it| it.severity));
+        !all.any(|severity| fail_on.includes(Some(severity.name())))
     }
 
     fn summary(&self) -> Summary {
@@ -223,26 +236,19 @@ impl<'a> CheckResult<'a> {
         }
     }
 
-    /// Finds all objects that something is wrong with.
-    fn found(&self) -> FoundObjects {
-        let problems = self.refused.iter().chain(&self.unmet);
-        let all = problems.chain(&self.warnings);
-        self.locations.find(all.map(|(object, _)| object))
-    }
-
     fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
         for problem in self.problems {
             writeln!(out, "{problem}")?;
         }
-        let found = self.found();
-        for refusal in located(&found, &self.refused) {
-            writeln!(out, "not accepted: {refusal}")?;
-        }
-        for problem in located(&found, &self.unmet) {
-            writeln!(out, "problem: {problem}")?;
-        }
-        for warning in located(&found, &self.warnings) {
-            writeln!(out, "warning: {warning}")?;
+        let lists = [
+            ("not accepted", &self.refused),
+            ("problem", &self.unmet),
+            ("warning", &self.warnings),
+        ];
+        for (title, findings) in lists {
+            for finding in findings {
+                writeln!(out, "{title}: {finding}")?;
+            }
         }
         if quiet {
             return Ok(());
@@ -272,25 +278,15 @@ impl<'a> CheckResult<'a> {
             true => Vec::new(),
             false => self.report.conditions(),
         };
-        let found = self.found();
         Document {
             problems: self.problems,
-            not_accepted: located(&found, &self.refused).collect(),
-            other_problems: located(&found, &self.unmet).collect(),
-            warnings: located(&found, &self.warnings).collect(),
+            not_accepted: &self.refused,
+            other_problems: &self.unmet,
+            warnings: &self.warnings,
             conditions,
             summary: self.summary(),
         }
     }
-}
-
-/// Returns problems, each with the location of its object.
-fn located<'a>(
-    found: &FoundObjects,
-    problems: impl IntoIterator<Item = &'a (ObjectRef, String)>,
-) -> impl Iterator<Item = Located<'a>> {
-    let problems = problems.into_iter();
-    problems.map(|(object, message)| found.locate(object, message))
 }
 
 /// The output as JSON.
@@ -298,9 +294,9 @@ fn located<'a>(
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
     problems: &'a [Problem],
-    not_accepted: Vec<Located<'a>>,
-    other_problems: Vec<Located<'a>>,
-    warnings: Vec<Located<'a>>,
+    not_accepted: &'a [Finding],
+    other_problems: &'a [Finding],
+    warnings: &'a [Finding],
     conditions: Vec<PlacedConditions<'a>>,
     summary: Summary,
 }

@@ -109,7 +109,7 @@ struct PodStatus {
     /// For how long no controller has been connected.
     lag_seconds: Option<u64>,
     connections: Option<u64>,
-    /// The kinds of problems, those with the most effect on requests first.
+    /// The kinds of problems, errors first, then those with the most effect on requests.
     problems: Vec<ProblemCount>,
     /// What they are, if the pod was asked and has responded.
     #[serde(skip_serializing_if = "Option::is_none")]

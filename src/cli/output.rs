@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::api::Severity;
+use crate::finding::Severity;
 
 /// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
 pub(super) const UNREACHABLE: u8 = 3;

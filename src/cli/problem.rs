@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::provider::FileLocation;
+use crate::finding::FileLocation;
 
 /// Returns a problem as a line: how bad it is, where it is, if that is in a file, its object, what is wrong, and since when.
 pub(super) fn line(problem: &Value) -> String {

@@ -22,12 +22,12 @@ Examples:
   portcullis status -n infra gateway/edge --watch
   portcullis status -n infra gateway/edge --problems
 
-Shows readiness, the configuration in service and every problem with what to do, those with the most effect on requests first:
-a controller or API server that is away, ports that are not bound, overload, certificates that expire soon, are not yet valid or
-not for the hostname of their listener, TLS handshakes of clients and sign-ins that fail, backends without endpoints, rules whose
-requests failed in the last minutes or that have no weight above 0, endpoints that fail or are ejected with the cause, backends
-that became slow, files and objects that cannot be read, conditions, policies that do less than they seem to, and rules that get
-no request. What may make the requests of a rule fail comes before these failures. An object of a folder has its file and line.
+Shows readiness, the configuration in service and every problem with what to do, errors first, and of these the ones with the
+most effect on requests: a controller or API server that is away, ports that are not bound, overload, certificates that expire
+soon, are not yet valid or not for the hostname of their listener, TLS handshakes of clients and sign-ins that fail, backends
+without endpoints, rules whose requests failed in the last minutes or that have no weight above 0, endpoints that fail or are
+ejected with the cause, backends that became slow, files and objects that cannot be read, conditions, policies that do less than
+they seem to, and rules that get no request. What may make the requests of a rule fail comes before these failures. An object of a folder has its file and line.
 A problem is an error if requests or connections get a wrong response or none, or an object is not served as written, and a
 warning if that may happen.
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.

@@ -131,7 +131,7 @@ pub(super) fn source(objects: &[Written], settings: &Settings) -> Result<Source,
     let paths = source.ingresses.iter().flat_map(|it| &it.rules);
     if paths.map(|rule| rule.paths.len()).sum::<usize>() > MAX_PATHS {
         let message = format!("the Ingresses have more than {MAX_PATHS} paths");
-        let severity = crate::api::Severity::Error;
+        let severity = crate::finding::Severity::Error;
         problems.push(Problem::of_file(severity, "", message));
     }
     if !problems.is_empty() {

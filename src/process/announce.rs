@@ -2,11 +2,12 @@
 //! resolved, and routes that are removed.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 
-use crate::api::Severity;
+use crate::finding::{Finding, Severity};
 use crate::provider::Load;
 use crate::provider::file::Locations;
 use crate::status::StatusReport;
@@ -31,21 +32,11 @@ impl Announced {
         let known: HashSet<_> = self.load.problems.iter().collect();
         let problems = load.problems.iter();
         for problem in problems.filter(|problem| !known.contains(problem)) {
-            match problem.severity {
-                Severity::Error => tracing::error!("{problem}"),
-                Severity::Warning => tracing::warn!("{problem}"),
-                Severity::Note => tracing::info!("{problem}"),
-            }
+            log(problem.severity, problem);
         }
         self.announce_resolved(load);
         let changes = report.problem_changes(&self.report);
-        let found = locations.find(changes.new.iter().map(|(object, _)| object));
-        for (object, message) in &changes.new {
-            tracing::warn!("{}", found.locate(object, message));
-        }
-        for (object, message) in changes.resolved {
-            tracing::info!("resolved: {object}: {message}");
-        }
+        log_changes(changes.new, &changes.resolved, locations);
         announce_routes(&self.report, report);
         *self = Self {
             load: load.clone(),
@@ -64,6 +55,29 @@ impl Announced {
         for problem in previous.filter(|problem| !known.contains(problem)) {
             tracing::info!("resolved: {problem}");
         }
+    }
+}
+
+/// Logs findings that are new, with the locations of their objects, and those that are resolved.
+pub(super) fn log_changes<'a>(
+    mut new: Vec<Finding>,
+    resolved: impl IntoIterator<Item = &'a Finding>,
+    locations: &Locations,
+) {
+    locations.locate(&mut new);
+    for finding in &new {
+        log(finding.severity, finding);
+    }
+    for finding in resolved {
+        tracing::info!("resolved: {finding}");
+    }
+}
+
+fn log(severity: Severity, text: &impl fmt::Display) {
+    match severity {
+        Severity::Error => tracing::error!("{text}"),
+        Severity::Warning => tracing::warn!("{text}"),
+        Severity::Note => tracing::info!("{text}"),
     }
 }
 

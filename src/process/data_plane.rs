@@ -11,9 +11,10 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{AdminState, AdminThread, Problem, TokenFile};
+use crate::admin::{AdminState, AdminThread, TokenFile};
 use crate::control::data_plane::{Outputs, ServedConfiguration};
 use crate::dns::{AllowedAddresses, Names, SystemLookup};
+use crate::finding::Finding;
 use crate::key_sets::KeySets;
 use crate::peers::Peers;
 use crate::process::announce::Announced;
@@ -22,7 +23,7 @@ use crate::process::readiness::Readiness;
 use crate::process::report::serves;
 use crate::process::supervised::{Supervised, Tasks};
 use crate::process::warnings::Warnings;
-use crate::provider::{self, Load, Progress};
+use crate::provider::{Load, Problem, Progress};
 use crate::proxy::Proxy;
 use crate::runtime::shutdown;
 use crate::runtime::shutdown::{Shutdown, Trigger};
@@ -344,16 +345,10 @@ fn peers(settings: &Settings, state: &AdminState) -> Option<Peers> {
     }
 }
 
-/// The problems of files and of objects that cannot be read, for the admin server.
-fn unread(load: &Load) -> Vec<Problem> {
+/// What is wrong with files and with objects that cannot be read, for the admin server.
+fn unread(load: &Load) -> Vec<Finding> {
     let faults = load.problems.iter().filter(|problem| problem.is_fault());
-    let shown = |problem: &provider::Problem| {
-        let object = problem.object.as_ref().map(ToString::to_string);
-        let file = problem.location.file.display().to_string();
-        let (cause, location) = (problem.cause().to_string(), problem.place().cloned());
-        Problem::of_file(problem.severity, object.unwrap_or(file), cause, location)
-    };
-    faults.map(shown).collect()
+    faults.map(Problem::finding).collect()
 }
 
 /// Logs binds that differ from `last`, and a new generation.

@@ -77,7 +77,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
-    use crate::api::Severity;
+    use crate::finding::Severity;
     use crate::ir::{Hostname, Listener, ListenerKey, ObjectRef, Protocol};
 
     /// A port with one listener, of the Gateway or of a ListenerSet.

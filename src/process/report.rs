@@ -54,7 +54,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::api::Severity;
+    use crate::finding::Severity;
     use crate::ir::{Bind, BindReport};
     use crate::provider::{Load, Problem};
     use crate::wire::Position;

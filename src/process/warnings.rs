@@ -1,5 +1,5 @@
-//! The warnings about the configuration in service, computed again for the part that has changed. Each is logged once when
-//! it appears and once when it is resolved.
+//! The findings about valid configuration in service, computed again for the part that has changed. Each is logged once when it
+//! appears and once when it is resolved.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -7,23 +7,25 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::finding::Finding;
 use crate::ir::{Listener, Port};
+use crate::process::announce::log_changes;
 use crate::provider::file::Locations;
-use crate::status::{AncestorStatus, RouteStatuses, StatusMap, StatusReport, Warning, warnings};
+use crate::status::{AncestorStatus, RouteStatuses, StatusMap, StatusReport, warnings};
 use crate::translate::Mode;
 
-/// The warnings, and what they are about.
+/// The findings, and what they are about.
 #[derive(Debug)]
 pub(super) struct Warnings {
     mode: Mode,
     ports: Vec<Arc<Port>>,
-    of_listeners: Vec<(Arc<Listener>, Vec<Warning>)>,
-    of_limits: BTreeSet<Warning>,
+    of_listeners: Vec<(Arc<Listener>, Vec<Finding>)>,
+    of_limits: BTreeSet<Finding>,
     routes: RouteStatuses,
-    of_routes: BTreeSet<Warning>,
+    of_routes: BTreeSet<Finding>,
     policies: StatusMap<[AncestorStatus]>,
-    of_policies: BTreeSet<Warning>,
-    all: Arc<BTreeSet<Warning>>,
+    of_policies: BTreeSet<Finding>,
+    all: Arc<BTreeSet<Finding>>,
 }
 
 impl Warnings {
@@ -42,14 +44,14 @@ impl Warnings {
         }
     }
 
-    /// Returns the warnings about these ports and statuses; the same `Arc` if neither has changed. Takes the statuses of
+    /// Returns the findings about these ports and statuses; the same `Arc` if neither has changed. Takes the statuses of
     /// routes and policies from a report, whose translation has compared them already.
     pub(super) fn follow(
         &mut self,
         ports: &[Arc<Port>],
         report: &StatusReport,
         locations: &Locations,
-    ) -> Arc<BTreeSet<Warning>> {
+    ) -> Arc<BTreeSet<Finding>> {
         // Equal subtrees are shared, so all comparisons are cheap.
         let has_new_ports = self.ports != ports;
         if has_new_ports {
@@ -73,8 +75,9 @@ impl Warnings {
             let of_listeners = self.of_listeners.iter().flat_map(|(_, found)| found);
             let parts = [&self.of_limits, &self.of_routes, &self.of_policies];
             let all = of_listeners.chain(parts.into_iter().flatten());
-            let all = all.cloned().collect();
-            log_changes(&self.all, &all, locations);
+            let all: BTreeSet<_> = all.cloned().collect();
+            let new = all.difference(&self.all).cloned().collect();
+            log_changes(new, self.all.difference(&all), locations);
             self.all = Arc::new(all);
         }
         self.all.clone()
@@ -95,17 +98,6 @@ impl Warnings {
             });
             self.of_listeners.extend(of_port);
         }
-    }
-}
-
-fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>, locations: &Locations) {
-    let found = locations.find(now.difference(previous).map(|it| &it.object));
-    for warning in now.difference(previous) {
-        let located = found.locate(&warning.object, &warning.message);
-        tracing::warn!("{located}");
-    }
-    for warning in previous.difference(now) {
-        tracing::info!("resolved: {warning}");
     }
 }
 
@@ -159,7 +151,7 @@ mod tests {
         snapshot.insert(kind.decode(object).unwrap());
     }
 
-    fn follow(warnings: &mut Warnings, translation: &Translation) -> Arc<BTreeSet<Warning>> {
+    fn follow(warnings: &mut Warnings, translation: &Translation) -> Arc<BTreeSet<Finding>> {
         let Translation { ir, report, .. } = translation;
         warnings.follow(&ir.ports, report, &Locations::default())
     }
@@ -180,18 +172,18 @@ mod tests {
         objects.iter().for_each(|it| insert(&mut snapshot, it));
         let first = translator.translate(&snapshot, None);
         let found = follow(&mut warnings, &first);
-        let texts = found
-            .iter()
-            .map(|it| format!("{}: {}", it.object, it.message));
+        let texts = found.iter().map(ToString::to_string);
         let unweighted = |object: &str, effect: &str| {
-            format!("{object}: all weights of spec.rules[0].backendRefs are 0: {effect}")
+            format!(
+                "{object}: all weights of spec.rules[0].backendRefs are 0: {effect}; name a backendRef with a weight above 0"
+            )
         };
         let expected = [
             unweighted("HTTPRoute shop/a", "every request gets status 500"),
             unweighted("TCPRoute shop/c", "every connection is reset"),
             unweighted("UDPRoute shop/d", "every datagram is dropped"),
             "HTTPRoute shop/b: for Gateway web listener http: spec.rules[0] gets no request: the same match or a wider one \
-             comes first in spec.rules[0] of HTTPRoute shop/a"
+             comes first in spec.rules[0] of HTTPRoute shop/a; remove it, or narrow the match that comes first"
                 .to_owned(),
         ];
         assert_eq!(texts.collect::<Vec<_>>(), expected);
@@ -214,7 +206,7 @@ mod tests {
         objects.for_each(|it| insert(&mut snapshot, &it));
         let first = translator.translate(&snapshot, None);
         follow(&mut warnings, &first);
-        let judged = |warnings: &Warnings| -> BTreeMap<String, *const Warning> {
+        let judged = |warnings: &Warnings| -> BTreeMap<String, *const Finding> {
             let all = warnings.of_listeners.iter();
             let judged = all.filter(|(_, found)| !found.is_empty());
             judged

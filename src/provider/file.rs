@@ -26,11 +26,11 @@ use arc_swap::ArcSwap;
 
 use self::change::Extent;
 use self::entry::{Entry, Files, entry_of, read_entry};
-pub use self::locations::{FoundObjects, Located, Locations};
+pub use self::locations::Locations;
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
-use crate::api::Severity;
+use crate::finding::Severity;
 use crate::ir::packed::packed;
 
 /// Maximum number of reads that are discarded because a symlink changed meanwhile.

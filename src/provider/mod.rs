@@ -15,7 +15,7 @@ pub use file::FileProvider;
 pub use kubernetes::bundle::watch_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Listing, Timing, verbs_to_follow};
-pub use problem::{FileLocation, Problem};
+pub use problem::Problem;
 pub use progress::Progress;
 pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 

@@ -2,51 +2,19 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::api::kind::StatusShape;
-use crate::api::{
-    Kind, Object, ObjectRef, Severity, UnknownFields, admit, protects, unknown_fields,
-};
+use crate::api::{Kind, Object, ObjectRef, UnknownFields, admit, protects, unknown_fields};
+use crate::finding::{FileLocation, Finding, Severity, plain};
 use crate::snapshot::Snapshot;
 
 /// Maximum number of printed characters of a rule: some CEL rules are very long.
 const RULE_SHOWN: usize = 160;
 /// Maximum number of unknown fields in a message.
 const FIELDS_SHOWN: usize = 4;
-/// Maximum number of printed characters of a name or field. Valid ones are never longer.
-const NAME_SHOWN: usize = 600;
-
-/// A place in a file. Prints as `FILE:LINE (document NUMBER)`, or as `FILE` for the whole file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct FileLocation {
-    /// File or directory; empty for objects of a cluster.
-    #[serde(serialize_with = "shown")]
-    pub file: Arc<Path>,
-    /// Number of the document in the file, from 1; 0 for the whole file.
-    pub document: usize,
-    /// Line of the field, of the document if the field is unknown, or of the syntax error, from 1; 0
-    /// for the whole file.
-    pub line: usize,
-}
-
-/// Serializes a path, also one that is not UTF-8.
-fn shown<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&path.display())
-}
-
-impl fmt::Display for FileLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&plain(&self.file.display()))?;
-        match self.document {
-            0 => Ok(()),
-            document => write!(f, ":{} (document {document})", self.line),
-        }
-    }
-}
 
 /// A problem of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -108,6 +76,14 @@ impl Problem {
     /// Returns where it is; `None` for objects of a cluster.
     pub fn place(&self) -> Option<&FileLocation> {
         Some(&self.location).filter(|it| !it.file.as_os_str().is_empty())
+    }
+
+    /// Returns it as what the admin server shows.
+    pub fn finding(&self) -> Finding {
+        let object = self.object.as_ref().map(ToString::to_string);
+        let object = object.unwrap_or_else(|| self.location.file.display().to_string());
+        let location = self.place().cloned();
+        Finding::of_file(self.severity, object, self.cause().to_string(), location)
     }
 
     /// Returns the problem of an object with fields that this version does not know, besides those that its sender reports.
@@ -274,23 +250,4 @@ fn known(value: &Value) -> Option<Object> {
     let text = |field: &str| value[field].as_str();
     let kind = Kind::find_streamed(text("apiVersion")?, text("kind")?)?;
     protects(kind).then(|| kind.decode(value).ok())?
-}
-
-/// Escapes and truncates external text, so that it stays on one line and cannot look like another
-/// problem.
-fn plain(text: &impl fmt::Display) -> String {
-    let text = text.to_string();
-    let mut shown = String::with_capacity(text.len().min(NAME_SHOWN));
-    for (count, character) in text.chars().enumerate() {
-        if count == NAME_SHOWN {
-            shown.push('…');
-            break;
-        }
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-    }
-    shown
 }

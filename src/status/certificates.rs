@@ -2,20 +2,22 @@
 //! passes the time.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::ir::{Certificate, Hostname, ServerTls};
+use crate::finding::{Finding, Kind};
+use crate::ir::{Certificate, Hostname, Listener, ObjectRef, ServerTls};
 
 /// Seconds before its expiry from which a certificate is reported, or a third of its life if that is shorter. Certificates of
 /// 90 days are normally renewed 30 days before expiry, certificates of 6 days 3 days before.
 const SOON: i64 = 7 * 24 * 60 * 60;
 /// Names of certificates that a message has at most.
 const MAX_NAMES: usize = 8;
+/// What clients do with a certificate for other hosts, and what to do about it.
+const REFUSED: &str = "clients refuse it";
+const NEEDED: &str = "tls.certificateRefs needs one for this hostname";
 
-/// A certificate that is not valid now, or not for long. Shown as what is said of the certificate, with what to do. In the
-/// order of weight, then of time.
+/// A certificate that is not valid now, or not for long. In the order of weight, then of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Validity {
     /// It ended at this time.
@@ -47,6 +49,33 @@ impl Validity {
         }
     }
 
+    /// Returns the finding about an object that has the certificate, which is called so.
+    pub fn finding(self, object: &ObjectRef, certificate: &str) -> Finding {
+        let (kind, cause, effect, remedy) = self.parts();
+        Finding::of_object(kind, object, format!("{certificate} {cause}"))
+            .with_effect(effect)
+            .with_remedy(remedy)
+    }
+
+    /// Returns of which kind that is, what is said of the certificate, the effect, and what to do.
+    fn parts(self) -> (Kind, String, &'static str, &'static str) {
+        match self {
+            Self::Expired(end) => (
+                Kind::Expired,
+                format!("has expired at {end}"),
+                REFUSED,
+                "renew it",
+            ),
+            Self::NotYetValid(begin) => (
+                Kind::NotYetValid,
+                format!("is not valid before {begin}"),
+                "clients refuse it until then",
+                "issue it again, or check the clock of this host",
+            ),
+            Self::EndsSoon(end) => (Kind::Expires, format!("expires at {end}"), "", "renew it"),
+        }
+    }
+
     /// Reports whether clients refuse the certificate now.
     fn is_refused(self) -> bool {
         match self {
@@ -56,28 +85,16 @@ impl Validity {
     }
 }
 
-impl fmt::Display for Validity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired(end) => write!(f, "has expired at {end}: clients refuse it; renew it"),
-            Self::NotYetValid(begin) => write!(
-                f,
-                "is not valid before {begin}: clients refuse it until then; issue it again, or check the clock of this host"
-            ),
-            Self::EndsSoon(end) => write!(f, "expires at {end}; renew it"),
-        }
-    }
-}
-
 /// Returns a message about a certificate that is not valid now, or not for long.
 pub fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
-    Validity::of(certificate, now).map(|validity| message(certificate, validity))
+    let validity = Validity::of(certificate, now)?;
+    Some(message(certificate, validity))
 }
 
 /// Returns why clients that ask for a host refuse the certificate that they get.
 pub fn refused(tls: &ServerTls, host: &str, now: Timestamp) -> Vec<String> {
     let host = Hostname::Exact(host.into());
-    let other_names = other_names(tls, &host);
+    let other_names = other_names(tls, &host).map(|why| format!("{why}: {REFUSED}; {NEEDED}"));
     let certificates = tls.certificates.iter().filter(|certificate| {
         let mut names = certificate.names.iter();
         other_names.is_some() || names.any(|name| is_for(name, &host))
@@ -90,8 +107,16 @@ pub fn refused(tls: &ServerTls, host: &str, now: Timestamp) -> Vec<String> {
     invalid.into_iter().chain(other_names).collect()
 }
 
-/// Returns why clients refuse the certificates of a listener for every host of a hostname.
-pub(super) fn other_names(tls: &ServerTls, hostname: &Hostname) -> Option<String> {
+/// Returns the finding about a listener whose certificates clients refuse for every host.
+pub(super) fn of_names(listener: &Listener) -> Option<Finding> {
+    let why = other_names(listener.tls()?, &listener.hostname)?;
+    let cause = format!("listener {}: {why}", listener.key.name);
+    let finding = Finding::of_object(Kind::Hostname, &listener.key.origin, cause);
+    Some(finding.with_effect(REFUSED).with_remedy(NEEDED))
+}
+
+/// Returns that no certificate is for a hostname, with the names that there are.
+fn other_names(tls: &ServerTls, hostname: &Hostname) -> Option<String> {
     let names = tls.certificates.iter().flat_map(|it| &it.names);
     let names: BTreeSet<&str> = names.map(AsRef::as_ref).collect();
     if tls.certificates.is_empty() || names.iter().any(|name| is_for(name, hostname)) {
@@ -105,13 +130,13 @@ pub(super) fn other_names(tls: &ServerTls, hostname: &Hostname) -> Option<String
         true => "it has no DNS name".to_owned(),
         false => format!("only for {}", shown.join(", ")),
     };
-    Some(format!(
-        "no certificate is for {hostname}, {names}: clients refuse it; tls.certificateRefs needs one for this hostname"
-    ))
+    Some(format!("no certificate is for {hostname}, {names}"))
 }
 
 fn message(certificate: &Certificate, validity: Validity) -> String {
-    format!("the certificate of {} {validity}", certificate.source)
+    let source = &certificate.source;
+    let finding = validity.finding(source, &format!("the certificate of {source}"));
+    finding.message()
 }
 
 /// Reports whether a name of a certificate is for some host of a listener.

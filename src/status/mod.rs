@@ -21,7 +21,6 @@ mod transitions;
 mod unreadable;
 mod unserved;
 mod waiting;
-mod warning;
 pub mod warnings;
 pub mod writer;
 
@@ -33,7 +32,6 @@ pub use held::{Held, HeldStatuses};
 pub use late::{LateRoutes, Unconfirmed};
 pub use merge::merge;
 pub use placed::{PlacedConditions, StatusPart};
-pub use problems::ReportedProblem;
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::binds::BoundReport;
 pub use report::{
@@ -44,4 +42,3 @@ pub use status_map::{StatusMap, names_changed_since};
 pub use unreadable::Unreadable;
 pub use unserved::Unserved;
 pub use waiting::Awaited;
-pub use warning::{Warning, WarningKind};

@@ -1,4 +1,4 @@
-//! The problems of a report as text, and how those of two reports differ.
+//! The problems of a report as findings, and how those of two reports differ.
 
 use std::collections::HashSet;
 
@@ -6,59 +6,37 @@ use super::condition::{Condition, ConditionType, Reason};
 use super::placed::StatusPart;
 use super::remedy;
 use super::report::StatusReport;
+use crate::finding::{Finding, Kind};
 use crate::ir::ObjectRef;
-
-/// A problem of a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportedProblem {
-    /// The object that needs a change.
-    pub object: ObjectRef,
-    /// The reason of its condition; `None` for a note.
-    pub reason: Option<Reason>,
-    /// What is wrong, and in which part of the object.
-    pub message: String,
-    /// What to do; `None` if the message says it.
-    pub remedy: Option<&'static str>,
-}
 
 /// The difference between the problems of two reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProblemChanges {
-    /// Problems that only this report contains, each with the object that needs a change.
-    pub new: Vec<(ObjectRef, String)>,
+    /// Problems that only this report contains.
+    pub new: Vec<Finding>,
     /// Problems that only the previous report contains.
-    pub resolved: Vec<(ObjectRef, String)>,
+    pub resolved: Vec<Finding>,
     /// By how many the number of problems grows.
     pub increase: isize,
 }
 
-impl ReportedProblem {
-    fn new(object: &ObjectRef, reason: Option<Reason>, message: String) -> Self {
-        Self {
-            object: object.clone(),
-            reason,
-            remedy: remedy::of(reason, &message),
-            message,
-        }
-    }
-}
-
 impl StatusReport {
-    /// Returns all problems in order of objects, each with the object that needs a change. Those of an object that name a
+    /// Returns all problems in order of objects, each about the object that needs a change. Those of an object that name a
     /// cause come before those that only name its effect.
-    pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
-        self.problems_unlike(&Self::default()).into_iter()
+    pub fn findings(&self) -> Vec<Finding> {
+        self.findings_unlike(&Self::default())
     }
 
-    /// Returns all problems in the same order, with their reasons.
-    pub fn reported_problems(&self) -> Vec<ReportedProblem> {
-        self.reported_unlike(&Self::default())
+    /// Returns all problems in the same order, each with the object that needs a change and without what to do.
+    pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
+        let findings = self.findings().into_iter();
+        findings.filter_map(|it| Some((it.subject?, it.cause)))
     }
 
     /// Returns the difference from the problems of `previous`. Skips objects that share their status with it.
     pub fn problem_changes(&self, previous: &Self) -> ProblemChanges {
-        let now = self.problems_unlike(previous);
-        let previous = previous.problems_unlike(self);
+        let now = self.findings_unlike(previous);
+        let previous = previous.findings_unlike(self);
         let increase = now.len() as isize - previous.len() as isize;
         ProblemChanges {
             new: missing(&now, &previous),
@@ -67,17 +45,13 @@ impl StatusReport {
         }
     }
 
-    fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
-        let problems = self.reported_unlike(other).into_iter();
-        problems.map(|it| (it.object, it.message)).collect()
-    }
-
     /// Returns the problems of objects whose status differs from that in `other`.
-    fn reported_unlike(&self, other: &Self) -> Vec<ReportedProblem> {
-        let mut problems: Vec<ReportedProblem> = Vec::new();
-        let mut of_object: Vec<(Depth, ReportedProblem)> = Vec::new();
+    fn findings_unlike(&self, other: &Self) -> Vec<Finding> {
+        let mut problems: Vec<Finding> = Vec::new();
+        let mut of_object: Vec<(Depth, Finding)> = Vec::new();
         for placed in self.conditions_unlike(other) {
-            let is_next = |(_, problem): &(_, ReportedProblem)| problem.object != *placed.object;
+            let is_next =
+                |(_, problem): &(_, Finding)| problem.subject.as_ref() != Some(placed.object);
             if of_object.first().is_some_and(is_next) {
                 problems.extend(causes_first(&mut of_object));
             }
@@ -87,20 +61,28 @@ impl StatusReport {
                     true => condition.to_string(),
                     false => format!("{place}: {condition}"),
                 };
-                let reason = Some(condition.reason);
-                let problem = ReportedProblem::new(placed.object, reason, message);
+                let problem = finding(placed.object, Some(condition.reason), message);
                 of_object.push((Depth::of(placed.place, condition), problem));
             }
         }
         problems.extend(causes_first(&mut of_object));
         if self.notes != other.notes {
             let notes = self.notes.iter();
-            problems.extend(
-                notes.map(|note| ReportedProblem::new(&note.object, None, note.message.clone())),
-            );
+            problems.extend(notes.map(|note| finding(&note.object, None, note.message.clone())));
         }
         problems
     }
+}
+
+/// Returns the finding about an object with a condition with this reason, or a note.
+fn finding(object: &ObjectRef, reason: Option<Reason>, message: String) -> Finding {
+    let kind = match reason {
+        Some(Reason::PortUnavailable) => Kind::Port,
+        Some(_) => Kind::Object,
+        None => Kind::Note,
+    };
+    let remedy = remedy::of(reason, &message).unwrap_or_default();
+    Finding::of_object(kind, object, message).with_remedy(remedy)
 }
 
 /// How far a condition is from the cause of a problem.
@@ -130,19 +112,14 @@ impl Depth {
 }
 
 /// Takes the problems of an object, those that name a cause first.
-fn causes_first(
-    problems: &mut Vec<(Depth, ReportedProblem)>,
-) -> impl Iterator<Item = ReportedProblem> + use<> {
+fn causes_first(problems: &mut Vec<(Depth, Finding)>) -> impl Iterator<Item = Finding> + use<> {
     let mut problems = std::mem::take(problems);
     problems.sort_by_key(|(depth, _)| *depth);
     problems.into_iter().map(|(_, problem)| problem)
 }
 
 /// Returns the problems that are not in `others`.
-fn missing(
-    problems: &[(ObjectRef, String)],
-    others: &[(ObjectRef, String)],
-) -> Vec<(ObjectRef, String)> {
+fn missing(problems: &[Finding], others: &[Finding]) -> Vec<Finding> {
     let others: HashSet<_> = others.iter().collect();
     let missing = problems.iter().filter(|problem| !others.contains(problem));
     missing.cloned().collect()

@@ -199,7 +199,7 @@ fn check_judges_a_folder_as_its_controller_does() {
     };
     let (text, code) = checked(&[]);
     let unserved = "/gateway.yaml:6 (document 2): Gateway default/web: not served: spec.gatewayClassName is portcullis, which \
-                    does not exist; classes served here: none\n";
+                    does not exist; classes served here: none; correct the name, or create it\n";
     assert!(text.contains(unserved), "{text}");
     assert_eq!(code, Some(1));
     fs::write(folder.path().join("class.yaml"), CLASS).unwrap();
@@ -342,12 +342,12 @@ fn check_suggests_names_of_objects_and_listeners() {
         MISSPELT,
         1,
         &[
-            "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?\n",
-            "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?\n",
+            "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?; create the Secret, repair it, or",
+            "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?; correct the reference, or create what it names\n",
             "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
          did you mean http?\n",
-            "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?\n",
-            "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?\n",
+            "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?; correct the name, or create it\n",
+            "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?; correct the name, or create it\n",
             "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",
         ],
     );
@@ -411,8 +411,8 @@ fn check_says_what_to_write_and_which_references_are_invalid() {
         1,
         &[
             "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
-            "spec.rules[0].backendRefs[0]: Service default/shop is invalid\n",
-            "tls.certificateRefs[0]: Secret default/tls is invalid\n",
+            "spec.rules[0].backendRefs[0]: Service default/shop is invalid",
+            "tls.certificateRefs[0]: Secret default/tls is invalid",
             "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
             "spec.targetRefs: Service default/shop is invalid\n",
             "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/typo is invalid\n",

@@ -66,10 +66,12 @@ const PROVISION_IO: &[&str] = &[
 
 pub(crate) const LAYERS: &[Layer] = &[
     layer("ir", &["ir", "runtime::per_worker"], PURE),
+    layer("finding", &["finding", "ir::ObjectRef", "ir::named"], PURE),
     layer(
         "api",
         &[
             "api",
+            "finding::Severity",
             "ir::object_ref",
             "ir::sharing",
             "ir::time",
@@ -82,7 +84,11 @@ pub(crate) const LAYERS: &[Layer] = &[
         &["api", "ir::object_ref", "ir::ObjectRef", "ir::packed"],
         PURE,
     ),
-    layer("status", &["status", "ir", "api::reference"], PURE),
+    layer(
+        "status",
+        &["status", "finding", "ir", "api::reference"],
+        PURE,
+    ),
     layer(
         "status/lease",
         &["status", "ir", "cluster::api_server"],
@@ -280,6 +286,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "provider",
             "api",
+            "finding",
             "snapshot",
             "cluster::api_server",
             "cluster::client",
@@ -294,6 +301,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "provider",
             "api",
+            "finding::Severity",
             "ir::ObjectRef",
             "key_requests",
             "snapshot",
@@ -399,6 +407,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "migrate",
             "api",
+            "finding::Severity",
             "ir",
             "provider::Problem",
             "provider::file::written",
@@ -412,11 +421,10 @@ pub(crate) const LAYERS: &[Layer] = &[
         "admin",
         &[
             "admin",
-            "api::Severity",
             "explain",
+            "finding",
             "ir::ObjectRef",
             "ir::named",
-            "provider::FileLocation",
             "provider::file",
             "table",
             "telemetry",
@@ -462,6 +470,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "cluster::client",
             "control",
             "dns",
+            "finding",
             "ir",
             "key_sets",
             "peers",

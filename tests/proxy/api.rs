@@ -206,7 +206,7 @@ async fn route_has_its_way_from_listeners_to_endpoints() {
 }
 
 #[tokio::test]
-async fn problems_with_the_most_effect_come_first() {
+async fn errors_come_first_and_then_what_has_the_most_effect() {
     let certificate = Certificate::expired(&["a.com"]);
     let closed = closed_address();
     let echo = Origin::echo("echo").await;
@@ -247,10 +247,10 @@ async fn problems_with_the_most_effect_come_first() {
         "route HTTPRoute default/route rule 0: 1 of 1 responses in the last minute were 5xx, most with the error `the backend \
          has no ready endpoint`; see Service default/empty:80"
             .to_owned(),
+        "object HTTPRoute default/lost: ".to_owned(),
         format!(
             "endpoint {closed} of Service default/half:80: has failed and gets no requests while others work: refuses connections ("
         ),
-        "object HTTPRoute default/lost: ".to_owned(),
     ];
     has_problems(&scene, &expected).await;
 }

@@ -415,7 +415,7 @@ async fn hostname_without_addresses_is_the_first_problem() {
         kind: "backend",
         object: "XBackend default/api:80",
         texts: &[
-            "api.example.com has no address that may be used: DNS has none, or does not answer; its requests get 503",
+            "api.example.com has no address that may be used, since DNS has none or does not answer: its requests get 503",
             "correct the name, or look it up from this host",
         ],
     };

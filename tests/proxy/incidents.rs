@@ -281,7 +281,7 @@ async fn status_names_a_hostname_without_addresses() {
     });
     names.wait_for_queries("api.example.com", 1).await;
     assert_eq!(get(scene.at(80), "a.com", "/").await.status, 503);
-    let text = "api.example.com has no address that may be used: DNS has none, or does not answer; its requests get 503";
+    let text = "api.example.com has no address that may be used, since DNS has none or does not answer: its requests get 503";
     prints(&scene, &["status"], &[text]).await;
 }
 

@@ -228,7 +228,10 @@ async fn log_has_the_file_and_the_line_of_what_is_wrong() {
         ("name: lost", "HTTPRoute default/lost: "),
         ("name: drained", "HTTPRoute default/drained: "),
     ] {
-        let line = format!("/{}: {object}", place(&objects, part));
-        assert!(log.contains(&line), "`{line}` is not in\n{log}");
+        let text = format!("/{}: {object}", place(&objects, part));
+        let line = log.lines().find(|line| line.contains(&text));
+        let line = line.unwrap_or_else(|| panic!("`{text}` is not in\n{log}"));
+        // As in `portcullis status`.
+        assert!(line.contains("ERROR "), "{line}");
     }
 }

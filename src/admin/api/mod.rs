@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 use self::counters::{by_class, duration_bounds, time};
 use self::query::Query;
 use super::background::compute;
-use super::problem::Problem;
 use super::problems;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
 use super::totals::Totals;
+use crate::finding::Finding;
 use crate::status::StatusPart;
 use crate::table::{Endpoint, KeyUsage, Limiter, Listener, Port, Table};
 
@@ -193,9 +193,9 @@ fn limits(table: &Table, query: &Query) -> Value {
 
 fn problems(state: &AdminState, table: &Table, query: &Query) -> (Vec<Value>, usize) {
     let all = problems::of(state, table);
-    let text = |it: &Problem| match &it.location {
-        Some(location) => format!("{location} {} {}", it.object, it.message),
-        None => format!("{} {}", it.object, it.message),
+    let text = |it: &Finding| match &it.location {
+        Some(location) => format!("{location} {} {}", it.object, it.message()),
+        None => format!("{} {}", it.object, it.message()),
     };
     let part = query.part(all.into_iter(), text, |it| json!(it));
     (part.items, part.total)

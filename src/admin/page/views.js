@@ -109,7 +109,7 @@ export async function problems(parameters, get) {
     !status.ready && h("p", { class: "error" }, `Not ready: ${status.waiting ?? "not configured yet"}`),
     count > 0 || parameters.filter ? [
       (count > PAGE || parameters.filter) && filter("problems", parameters),
-      table("Those with the most effect on requests first", ["What", "Object", "Cause"], status.problems.map(row)),
+      table("Errors first, then those with the most effect on requests", ["What", "Object", "Cause"], status.problems.map(row)),
       pages("problems", parameters, count, PAGE),
     ] : h("p", { class: "well" }, "Ports, certificates, objects, routes and endpoints are as they should be."),
     cards(history),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::in_service::{InService, MAX_NAMED, minutes};
-use crate::admin::problem::{Kind, Problem, Symptom};
 use crate::admin::responses::Responses;
+use crate::finding::{Finding, Kind, Symptom};
 use crate::table::{Backend, BackendTarget, Rule, Table};
 
 /// Responses without which a backend is not judged: before, and of late.
@@ -17,7 +17,7 @@ const SLOW: Duration = Duration::from_millis(250);
 const TIMES_SLOWER: u32 = 5;
 
 /// Returns the rules of which many responses are 5xx, those with the most of them first.
-pub(super) fn failing(service: &InService<'_>) -> Vec<Problem> {
+pub(super) fn failing(service: &InService<'_>) -> Vec<Finding> {
     let mut rules: Vec<_> = service
         .table
         .rules()
@@ -40,8 +40,8 @@ pub(super) fn failing(service: &InService<'_>) -> Vec<Problem> {
             shares.failed, shares.all
         );
         let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
-        let trouble = Problem::of_service(Kind::Route, object, message).about(&rule.ir.id.route);
-        Problem {
+        let trouble = Finding::of_service(Kind::Route, object, message).about(&rule.ir.id.route);
+        Finding {
             // The others are counted only.
             symptom: (place < MAX_NAMED).then(|| symptom(service.table, rule, &responses)),
             ..trouble
@@ -86,7 +86,7 @@ fn faults_of_listeners<'a>(table: &'a Table, rule: &Rule) -> impl Iterator<Item 
 }
 
 /// Returns the backends that respond much later than they did before.
-pub(super) fn slow(service: &InService<'_>) -> Vec<Problem> {
+pub(super) fn slow(service: &InService<'_>) -> Vec<Finding> {
     let time = minutes(service.before.process.age());
     let trouble = |backend: &Arc<Backend>| {
         let (before, since) = service.before.times(backend);
@@ -96,16 +96,17 @@ pub(super) fn slow(service: &InService<'_>) -> Vec<Problem> {
             && since.count >= min_since
             && now >= SLOW
             && now >= usual.saturating_mul(TIMES_SLOWER);
-        let message = || {
+        let cause = || {
             format!(
-                "responds after {} ms on average in the {time}, and took {:.1} ms before; check its load, its log and what it waits for",
+                "responds after {} ms on average in the {time}, and took {:.1} ms before",
                 now.as_millis(),
                 usual.as_secs_f64() * 1000.0
             )
         };
         is_slow.then(|| {
-            let trouble = Problem::of_service(Kind::Slow, backend.id.to_string(), message());
-            trouble.about(&backend.id.object)
+            Finding::of_service(Kind::Slow, backend.id.to_string(), cause())
+                .with_remedy("check its load, its log and what it waits for")
+                .about(&backend.id.object)
         })
     };
     service.table.backends().filter_map(trouble).collect()

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::api::admit;
-use crate::api::finding::Severity;
+use crate::finding::Severity;
 
 const ROUTE: &str =
     "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a}\n";

@@ -14,7 +14,7 @@ use super::node::{Node, Schema};
 use super::path::Path;
 use super::rule::environment;
 use super::valid::Digest;
-use crate::api::finding::Finding;
+use crate::api::violation::Violation;
 
 /// Reserved words of CEL. Rules refer to a property with such a name as `__name__`.
 const RESERVED: [&str; 21] = [
@@ -46,7 +46,7 @@ pub(super) struct Evaluation<'s, 'f> {
     pub(super) schema: &'s Schema,
     /// Values that do not match the schema. A rule may fail on them, because it expects their type.
     pub(super) faulty: &'f Faulty,
-    pub(super) findings: &'f mut Vec<Finding>,
+    pub(super) findings: &'f mut Vec<Violation>,
 }
 
 impl<'s> Evaluation<'s, '_> {
@@ -83,9 +83,9 @@ impl<'s> Evaluation<'s, '_> {
                 Ok(false) => rule.message.clone(),
                 Err(error) => format!("{error} evaluating rule: {}", rule.message),
             };
-            self.findings.push(Finding {
+            self.findings.push(Violation {
                 rule: rule.rule.clone(),
-                ..Finding::error(path.to_string(), message)
+                ..Violation::error(path.to_string(), message)
             });
         }
     }

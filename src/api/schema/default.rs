@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::hint;
 use super::node::{Node, Schema};
 use super::path::Path;
-use crate::api::finding::Finding;
+use crate::api::violation::Violation;
 
 /// Prunes a value and sets defaults. Reports unknown fields.
 pub(super) fn apply<'a>(
@@ -14,7 +14,7 @@ pub(super) fn apply<'a>(
     node: &'a Node,
     value: &mut Value,
     path: &mut Path<'a>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     let node = schema.resolve(node);
     match value {
@@ -36,7 +36,7 @@ fn object<'a>(
     node: &'a Node,
     map: &mut Map<String, Value>,
     path: &mut Path<'a>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     let is_closed = node.is_closed();
     map.retain(
@@ -44,7 +44,7 @@ fn object<'a>(
             Some(member) => !value.is_null() || member.nullable,
             None if is_closed => {
                 let message = hint::unknown_field(name, &node.properties);
-                findings.push(Finding::error(path.field(name), message));
+                findings.push(Violation::error(path.field(name), message));
                 false
             }
             None => true,
@@ -76,7 +76,7 @@ fn nested<'a>(
     key: &str,
     value: &mut Value,
     path: &Path<'a>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     let from = findings.len();
     apply(schema, node, value, &mut Path::default(), findings);

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::path::Path;
-use crate::api::finding::{Finding, Severity};
+use crate::api::violation::Violation;
+use crate::finding::Severity;
 
 /// Paths of values with an error.
 #[derive(Debug, Default)]
@@ -13,7 +14,7 @@ pub(super) struct Faulty(BTreeSet<String>);
 
 impl Faulty {
     /// Returns the values that these findings are about.
-    pub(super) fn of(findings: &[Finding]) -> Self {
+    pub(super) fn of(findings: &[Violation]) -> Self {
         let errors = findings.iter();
         let errors = errors.filter(|finding| finding.severity == Severity::Error);
         Self(errors.map(|error| error.field.clone()).collect())
@@ -46,10 +47,10 @@ mod tests {
 
     #[test]
     fn value_is_faulty_if_anything_inside_it_is() {
-        let finding = |field: &str| Finding::error(field, "wrong");
+        let finding = |field: &str| Violation::error(field, "wrong");
         let faulty = Faulty::of(&[
             finding("spec.rules[1].name"),
-            Finding::warning("spec.other", "unusual"),
+            Violation::warning("spec.other", "unusual"),
         ]);
         let path = |fields: &[&'static str]| {
             let mut path = Path::default();

@@ -33,8 +33,8 @@ pub(crate) use self::sample::sample_of;
 use self::unknown::UnknownField;
 use self::valid::Digest;
 use super::annotation;
-use super::finding::Finding;
 use super::object::Kind;
+use super::violation::Violation;
 
 /// Maximum size of all annotations of an object (`TotalAnnotationSizeLimitB` in Kubernetes).
 const MAX_ANNOTATIONS: usize = 256 << 10;
@@ -43,11 +43,11 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 ///
 /// An API server evaluates CEL rules only if the whole object matches its schema. Here, an author learns at once also of those
 /// that other values violate.
-pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding> {
+pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Violation> {
     let schema = match of_kind(kind) {
         Ok(schema) => schema,
         Err(error) => {
-            return vec![Finding::error(
+            return vec![Violation::error(
                 "",
                 format!("the schema of {} is broken: {error}", kind.kind),
             )];
@@ -106,7 +106,7 @@ pub(super) fn unknown_fields<'a>(
 }
 
 /// Checks an object without its metadata: first its schema, then the rules of all values without an error so far.
-fn check<'a>(schema: &'a Schema, body: &'a Value, findings: &mut Vec<Finding>) {
+fn check<'a>(schema: &'a Schema, body: &'a Value, findings: &mut Vec<Violation>) {
     validate::check(schema, &schema.root, body, &mut Path::default(), findings);
     let faulty = Faulty::of(findings);
     let mut rules = cel::Evaluation {
@@ -118,12 +118,12 @@ fn check<'a>(schema: &'a Schema, body: &'a Value, findings: &mut Vec<Finding>) {
 }
 
 /// Checks `metadata` against the schema for all kinds, then against that of the kind, if any.
-fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec<Finding>) {
+fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec<Violation>) {
     let Some(metadata) = object
         .get_mut("metadata")
         .filter(|metadata| !metadata.is_null())
     else {
-        return findings.push(Finding::error("metadata.name", "Required value"));
+        return findings.push(Violation::error("metadata.name", "Required value"));
     };
     match of_metadata() {
         Ok(general) => {
@@ -133,7 +133,7 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
             validate::check(&general, &general.root, metadata, &mut path, findings);
             annotations(metadata, findings);
         }
-        Err(error) => findings.push(Finding::error(
+        Err(error) => findings.push(Violation::error(
             "metadata",
             format!("its schema is broken: {error}"),
         )),
@@ -146,16 +146,16 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
 }
 
 /// Checks the total size of annotations, since single annotations have no limit, and the names of those of Portcullis.
-fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
+fn annotations(metadata: &Value, findings: &mut Vec<Violation>) {
     let Some(annotations) = metadata.get("annotations").and_then(Value::as_object) else {
         return;
     };
     let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
     let total: usize = annotations.iter().map(size).sum();
     if total > MAX_ANNOTATIONS {
-        findings.push(Finding {
+        findings.push(Violation {
             rule: format!("total size: {MAX_ANNOTATIONS}"),
-            ..Finding::error(
+            ..Violation::error(
                 "metadata.annotations",
                 format!("Too long: may not be more than {MAX_ANNOTATIONS} bytes"),
             )
@@ -163,7 +163,7 @@ fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
     }
     for key in annotations.keys() {
         if let Some(message) = unknown_annotation(key) {
-            findings.push(Finding::error(
+            findings.push(Violation::error(
                 format!("metadata.annotations[{key}]"),
                 message,
             ));

@@ -23,8 +23,8 @@ use super::cel;
 use super::faulty::Faulty;
 use super::node::{Node, Schema};
 use super::path::Path;
-use crate::api::finding::Severity;
 use crate::api::{Admission, Kind, Object, admit};
+use crate::finding::Severity;
 
 fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).expect("test YAML parses")

@@ -9,7 +9,7 @@ use super::hint;
 use super::node::{ListType, Node, Schema, Type};
 use super::path::Path;
 use super::pattern::Pattern;
-use crate::api::finding::Finding;
+use crate::api::violation::Violation;
 
 /// Maximum number of characters of a value in a message.
 const SHOWN: usize = 200;
@@ -20,7 +20,7 @@ pub(super) fn check<'a>(
     node: &'a Node,
     value: &'a Value,
     path: &mut Path<'a>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     let node = schema.resolve(node);
     if !has_type(node, value) {
@@ -50,10 +50,10 @@ pub(super) fn check<'a>(
     });
 }
 
-fn finding(path: &Path<'_>, message: String, rule: String) -> Finding {
-    Finding {
+fn finding(path: &Path<'_>, message: String, rule: String) -> Violation {
+    Violation {
         rule,
-        ..Finding::error(path.to_string(), message)
+        ..Violation::error(path.to_string(), message)
     }
 }
 
@@ -262,12 +262,12 @@ fn names<'a>(
     node: &'a Node,
     map: &'a Map<String, Value>,
     path: &mut Path<'a>,
-    findings: &mut Vec<Finding>,
+    findings: &mut Vec<Violation>,
 ) {
     for name in node.required.iter().filter(|name| !map.contains_key(*name)) {
-        findings.push(Finding {
+        findings.push(Violation {
             rule: "required".to_owned(),
-            ..Finding::error(path.field(name), "Required value")
+            ..Violation::error(path.field(name), "Required value")
         });
     }
     let Some(rules) = node.property_names.as_deref() else {

@@ -1,7 +1,7 @@
 //! Hints for Ingresses, which are not served: what a migration makes of their annotations.
 
-use crate::api::Severity;
 use crate::api::annotation::INGRESS_NGINX;
+use crate::finding::Severity;
 use crate::migrate::annotations::find;
 use crate::provider::Problem;
 

@@ -1,36 +1,38 @@
-//! Warnings about keys of token issuers that are at addresses which the process must not ask. Resolves no names.
+//! Findings about keys of token issuers that are at addresses which the process must not ask. Resolves no names.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::warnings::Warning;
 use crate::dns::AllowedAddresses;
+use crate::finding::{Finding, Kind, Severity};
 use crate::snapshot::Snapshot;
 use crate::translate::{KeySetSource, Options, key_set_users, wanted_key_sets};
 
-/// Returns the warnings about the key sets that the policies of a snapshot need, for each policy.
+/// Returns warnings about the key sets that the policies of a snapshot need, for each policy: the process that fetches them may
+/// have other permissions.
 pub(super) fn of(
     snapshot: &Snapshot,
     options: &Options,
     allowed: &AllowedAddresses,
-) -> BTreeSet<Warning> {
+) -> BTreeSet<Finding> {
     let (wanted, users) = (wanted_key_sets(snapshot, options), key_set_users(snapshot));
     let wanted = wanted.into_iter();
     let refused = wanted.filter_map(|(key, set)| {
         let source = set.ok()?.source;
         let address = self::refused(&source, allowed)?;
-        let message = format!(
-            "the keys at {} are not fetched: {address} is not permitted; pass --allow-jwks-address if the process that fetches \
-             them has it",
-            source.uri
-        );
-        Some((key, message))
+        let uri = &source.uri;
+        let cause = format!("the keys at {uri} are not fetched: {address} is not permitted");
+        Some((key, cause))
     });
-    let warnings = refused.flat_map(|(key, message)| {
+    let found = refused.flat_map(|(key, cause)| {
         let policies = users.get(&key).into_iter().flatten();
-        policies.map(move |policy| (policy.clone(), message.clone()))
+        policies.map(move |policy| {
+            Finding::of_object(Kind::Object, policy, cause.clone())
+                .of_severity(Severity::Warning)
+                .with_remedy("pass --allow-jwks-address if the process that fetches them has it")
+        })
     });
-    warnings.collect()
+    found.collect()
 }
 
 /// Returns an address of a key set that must not be asked, as far as the configuration has addresses.
@@ -100,8 +102,7 @@ endpoints: [{addresses: [10.0.0.1]}, {addresses: [169.254.169.254]}]
             &Options::default(),
             &AllowedAddresses::new(allowed),
         );
-        let shown = |(policy, message)| format!("{policy}: {message}");
-        warnings.into_iter().map(shown).collect()
+        warnings.iter().map(ToString::to_string).collect()
     }
 
     #[test]

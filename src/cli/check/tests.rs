@@ -35,8 +35,10 @@ fn check<T>(text: &str, look: impl FnOnce(&CheckResult<'_>) -> T) -> T {
     std::fs::write(folder.path().join("routes.yaml"), text).unwrap();
     let (load, _, translation) =
         translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
-    let (locations, now) = (Locations::default(), (Mode::Standalone, Timestamp::now()));
-    look(&CheckResult::new(&load, &locations, &translation, now))
+    let now = (Mode::Standalone, Timestamp::now());
+    let found = of_valid(&load.snapshot, &translation, now);
+    let locations = Locations::default();
+    look(&CheckResult::new(&load, &locations, &translation, found))
 }
 
 fn printed(text: &str) -> String {
@@ -50,10 +52,10 @@ fn warns_of_shadowed_match() {
     let text = printed(&format!("{GATEWAY}{SHADOWED}"));
     let warning = "warning: HTTPRoute default/narrow: spec.rules[0].matches[0] gets no request for host * of \
                    Gateway default/web listener http: spec.rules[0] of HTTPRoute default/wide has the same match or \
-                   a wider one, and comes first\n";
+                   a wider one, and comes first; remove it, or narrow the match that comes first\n";
     assert!(text.contains(warning), "{text}");
     assert!(
-        text.contains("not accepted: 0, other problems: 0, warnings: 3"),
+        text.contains("not accepted: 0, other problems: 2, warnings: 1"),
         "{text}"
     );
 }
@@ -195,12 +197,13 @@ spec: {ports: [{port: 80}]}
 "#
     ));
     for line in [
-        "warning: HTTPRoute default/r: spec.rules[0] has no backendRefs: every request gets status 500\n",
-        "warning: HTTPRoute default/r: all weights of spec.rules[1].backendRefs are 0: every request gets status 500\n",
-        "warning: HTTPRoute default/r: spec.rules[2]: Service default/misnamed:80 has no ready endpoint: the port has the name \
-         web, but the EndpointSlices of the Service have only http; requests get status 503\n",
-        "warning: HTTPRoute default/r: spec.rules[3]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
-         label kubernetes.io/service-name: empty; requests get status 503\n",
+        "problem: HTTPRoute default/r: spec.rules[0] has no backendRefs: every request gets status 500; name a backendRef",
+        "problem: HTTPRoute default/r: all weights of spec.rules[1].backendRefs are 0: every request gets status 500; name a \
+         backendRef with a weight above 0\n",
+        "problem: HTTPRoute default/r: spec.rules[2]: Service default/misnamed:80 has no ready endpoint (the port has the name \
+         web, but the EndpointSlices of the Service have only http): requests get status 503\n",
+        "warning: HTTPRoute default/r: spec.rules[3]: Service default/empty:80 has no ready endpoint (no EndpointSlice has the \
+         label kubernetes.io/service-name: empty): requests get status 503\n",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
     }
@@ -260,13 +263,13 @@ spec: {ports: [{name: a, port: 80}, {name: b, port: 81}]}
 "#
     ));
     for line in [
-        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
-         label kubernetes.io/service-name: empty; requests get status 503\n",
-        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:81 has no ready endpoint: no EndpointSlice has the \
-         label kubernetes.io/service-name: empty; no copy is sent\n",
-        "warning: GRPCRoute default/g: spec.rules[0] has no backendRefs: every call gets gRPC status UNAVAILABLE\n",
-        "warning: GRPCRoute default/g: spec.rules[1]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
-         label kubernetes.io/service-name: empty; calls get gRPC status UNAVAILABLE\n",
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:80 has no ready endpoint (no EndpointSlice has the \
+         label kubernetes.io/service-name: empty): requests get status 503\n",
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:81 has no ready endpoint (no EndpointSlice has the \
+         label kubernetes.io/service-name: empty): no copy is sent\n",
+        "problem: GRPCRoute default/g: spec.rules[0] has no backendRefs: every call gets gRPC status UNAVAILABLE; ",
+        "warning: GRPCRoute default/g: spec.rules[1]: Service default/empty:80 has no ready endpoint (no EndpointSlice has the \
+         label kubernetes.io/service-name: empty): calls get gRPC status UNAVAILABLE\n",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
     }
@@ -315,15 +318,15 @@ fn warns_of_certificates_that_clients_refuse() {
     let texts: Vec<_> = documents.iter().map(Value::to_string).collect();
     let text = printed(&texts.join("\n---\n"));
     for line in [
-        "warning: Gateway default/tls: listener expired: the certificate of Secret default/expired has expired at ",
-        "warning: Gateway default/tls: listener early: the certificate of Secret default/early is not valid before ",
+        "problem: Gateway default/tls: listener expired: the certificate of Secret default/expired has expired at ",
+        "problem: Gateway default/tls: listener early: the certificate of Secret default/early is not valid before ",
         "warning: Gateway default/tls: listener soon: the certificate of Secret default/soon expires at ",
-        "warning: Gateway default/tls: listener other: no certificate is for other.example.com, only for else.example.com",
+        "problem: Gateway default/tls: listener other: no certificate is for other.example.com, only for else.example.com",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
     }
     assert!(
-        !text.contains("warning: Gateway default/tls: listener good"),
+        !text.contains(": Gateway default/tls: listener good: "),
         "{text}"
     );
 }
@@ -335,7 +338,18 @@ fn prints_json() {
     });
     assert_eq!(value["summary"]["gateways"], 1);
     assert_eq!(value["summary"]["notAccepted"], 0);
-    assert_eq!(value["warnings"].as_array().unwrap().len(), 3);
+    assert_eq!(value["warnings"].as_array().unwrap().len(), 1);
+    let unweighted = value["otherProblems"].as_array().unwrap();
+    assert_eq!(unweighted.len(), 2);
+    for finding in unweighted {
+        assert_eq!(
+            (&finding["kind"], &finding["severity"]),
+            (&"route".into(), &"error".into())
+        );
+        assert_eq!(finding["cause"], "spec.rules[0] has no backendRefs");
+        assert_eq!(finding["effect"], "every request gets status 500");
+        assert_eq!(finding["remedy"], "name a backendRef with a weight above 0");
+    }
     let conditions = value["conditions"].as_array().unwrap();
     let of_route = |it: &&Value| it["object"] == "HTTPRoute default/wide";
     let route = conditions.iter().find(of_route).unwrap();
@@ -384,13 +398,13 @@ spec:
         let text = printed(&format!("{GATEWAY}{policy}"));
         let lines = text
             .lines()
-            .filter(|line| line.starts_with("warning: AccessPolicy"));
+            .filter(|line| line.contains(": no rule that the policy applies to "));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     let outside = |field: &str, path: &str, outcome: &str| {
         format!(
-            "warning: AccessPolicy default/desk: no rule that the policy applies to matches spec.oidc.{field} {path} for host \
-             desk.example.com of Gateway default/web listener http: {outcome}"
+            "problem: AccessPolicy default/desk: no rule that the policy applies to matches spec.oidc.{field} {path} for host \
+             desk.example.com of Gateway default/web listener http: {outcome}; correct the path, or add a rule for it"
         )
     };
     let callback = outside(
@@ -434,8 +448,8 @@ spec:
   external: {protocol: HTTP, backendRef: {name: auth, port: 9000}}
 "#;
     let text = printed(&format!("{GATEWAY}{objects}"));
-    let warning = "warning: AccessPolicy default/asked: spec.external.backendRef: Service default/auth:9000 has no ready endpoint: \
-                   no EndpointSlice has the label kubernetes.io/service-name: auth; requests that need its permission get status 503\n";
+    let warning = "warning: AccessPolicy default/asked: spec.external.backendRef: Service default/auth:9000 has no ready endpoint \
+                   (no EndpointSlice has the label kubernetes.io/service-name: auth): requests that need its permission get status 503\n";
     assert!(text.contains(warning), "{text}");
 }
 
@@ -468,6 +482,7 @@ spec:
     let (load, locations, translation) =
         translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
     let in_cluster = (Mode::Kubernetes, Timestamp::now());
-    let result = CheckResult::new(&load, &locations, &translation, in_cluster);
+    let found = of_valid(&load.snapshot, &translation, in_cluster);
+    let result = CheckResult::new(&load, &locations, &translation, found);
     assert!(result.warnings.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Warnings of `check` alone: of a running process, certificates and endpoints are what its table has now. Pure: the caller
+//! What `check` alone finds: of a running process, certificates and endpoints are what its table has now. Pure: the caller
 //! passes the time.
 
 use std::collections::BTreeSet;
@@ -8,42 +8,39 @@ use jiff::Timestamp;
 use crate::api::Resource;
 use crate::api::core::SERVICE_NAME_LABEL;
 use crate::api::route_policy::RoutePolicy;
+use crate::finding::{Finding, Kind, Severity};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Filter, Ir, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
-use crate::status::certificates::validity;
+use crate::status::certificates::Validity;
 
-/// The object that needs a change, and what is wrong.
-pub(super) type Warning = (ObjectRef, String);
-
-/// Returns the warnings about certificates and rules that depend on the time and on endpoints.
-pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warning> {
-    let mut warnings = BTreeSet::new();
+/// Returns the findings about certificates and rules that depend on the time and on endpoints.
+pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Finding> {
+    let mut found = BTreeSet::new();
     for listener in ir.ports.iter().flat_map(|port| &port.listeners) {
         let tls = listener.tls().into_iter();
         let certificates = tls.flat_map(|tls| &tls.certificates);
-        let of_listener = certificates.filter_map(|certificate| validity(certificate, now));
-        warnings.extend(of_listener.map(|message| {
-            let message = format!("listener {}: {message}", listener.key.name);
-            (listener.key.origin.clone(), message)
+        found.extend(certificates.filter_map(|certificate| {
+            let (name, source) = (&listener.key.name, &certificate.source);
+            let called = format!("listener {name}: the certificate of {source}");
+            let validity = Validity::of(certificate, now)?;
+            Some(validity.finding(&listener.key.origin, &called))
         }));
         for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
-            let of_rule = of_rule(snapshot, ir, rule).into_iter();
-            warnings.extend(of_rule.map(|message| (rule.id.route.clone(), message)));
+            found.extend(of_rule(snapshot, ir, rule));
         }
     }
-    warnings
+    found
 }
 
-/// Returns the warnings about servers that policies name and that have no endpoint.
-pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Warning> {
+/// Returns the findings about servers that policies name and that have no endpoint.
+pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Finding> {
     let servers = ir.policy_servers.iter();
     let servers = servers.flat_map(|(policy, of_gateways)| {
         let targets = of_gateways.0.values().flatten();
         targets.filter_map(move |target| Some((policy, target.backend()?)))
     });
-    let warnings = servers.filter_map(|(policy, id)| {
-        let why = without_endpoints(snapshot, id, ir.backend(id).map(AsRef::as_ref))?;
+    let found = servers.filter_map(|(policy, id)| {
         let (field, effect) = match &*policy.kind {
             RoutePolicy::KIND => ("spec.errorPages", "responses keep their own content"),
             _ => (
@@ -51,17 +48,14 @@ pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Warnin
                 "requests that need its permission get status 503",
             ),
         };
-        let message = format!(
-            "{field}: {}:{} has no ready endpoint: {why}; {effect}",
-            id.object, id.port
-        );
-        Some((policy.clone(), message))
+        let backend = ir.backend(id).map(AsRef::as_ref);
+        Some(without_endpoints(snapshot, id, backend, (policy, field))?.with_effect(effect))
     });
-    warnings.collect()
+    found.collect()
 }
 
-fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
-    let index = rule.id.index;
+fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<Finding> {
+    let field = format!("spec.rules[{}]", rule.id.index);
     let unavailable = match rule.is_of_grpc() {
         true => "calls get gRPC status UNAVAILABLE",
         false => "requests get status 503",
@@ -91,31 +85,40 @@ fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
             let BackendTarget::Backend(id) = target else {
                 return None;
             };
-            let why = without_endpoints(snapshot, id, ir.backend(id).map(AsRef::as_ref))?;
-            Some(format!(
-                "spec.rules[{index}]: {}:{} has no ready endpoint: {why}; {outcome}",
-                id.object, id.port
-            ))
+            let backend = ir.backend(id).map(AsRef::as_ref);
+            let found = without_endpoints(snapshot, id, backend, (&rule.id.route, &field))?;
+            Some(found.with_effect(outcome))
         })
         .collect()
 }
 
-/// Returns why a backend has no endpoint; `None` if it has one.
+/// Returns the finding about an object that names a backend without endpoints in this field. Without an EndpointSlice or a Pod
+/// it is a warning: manifests for a cluster have none, so that nothing is known.
 fn without_endpoints(
     snapshot: &Snapshot,
     id: &BackendId,
     backend: Option<&Backend>,
-) -> Option<String> {
+    (object, field): (&ObjectRef, &str),
+) -> Option<Finding> {
     let endpoints = &backend?.endpoints;
     if endpoints.hostname().is_some() || !endpoints.addresses().is_empty() {
         return None;
     }
+    let (severity, why) = why_empty(snapshot, id)?;
+    let (backend, port) = (&id.object, id.port);
+    let cause = format!("{field}: {backend}:{port} has no ready endpoint ({why})");
+    Some(Finding::of_object(Kind::Backend, object, cause).of_severity(severity))
+}
+
+/// Returns why a backend has no endpoint, and how bad that is.
+fn why_empty(snapshot: &Snapshot, id: &BackendId) -> Option<(Severity, String)> {
+    let error = |why: &str| Some((Severity::Error, why.to_owned()));
     let Some(service) = snapshot
         .services
         .get(&id.object.namespace, &id.object.name)
         .filter(|_| &*id.object.kind == "Service")
     else {
-        return Some("none is configured".to_owned());
+        return Some((Severity::Warning, "none is configured".to_owned()));
     };
     let name = &service.metadata.name;
     let slices: Vec<_> = snapshot
@@ -127,9 +130,8 @@ fn without_endpoints(
         })
         .collect();
     if slices.is_empty() {
-        return Some(format!(
-            "no EndpointSlice has the label {SERVICE_NAME_LABEL}: {name}"
-        ));
+        let why = format!("no EndpointSlice has the label {SERVICE_NAME_LABEL}: {name}");
+        return Some((Severity::Warning, why));
     }
     let port = service
         .spec
@@ -142,7 +144,7 @@ fn without_endpoints(
         .map(|port| port.name.as_deref().unwrap_or_default())
         .collect();
     if names.contains(wanted) || names.is_empty() {
-        return Some("none is ready".to_owned());
+        return error("none is ready");
     }
     let shown = |name: &str| match name {
         "" => "no name".to_owned(),
@@ -153,7 +155,7 @@ fn without_endpoints(
         "" => "no name".to_owned(),
         name => format!("the name {name}"),
     };
-    Some(format!(
+    error(&format!(
         "the port has {has}, but the EndpointSlices of the Service have only {}",
         names.join(", ")
     ))

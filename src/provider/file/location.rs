@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::entry::{Admissions, Entry, ItemPosition};
 use super::locate::Lines;
-use crate::api::{Finding, ObjectRef};
-use crate::provider::problem::{FileLocation, Problem};
+use crate::api::{ObjectRef, Violation};
+use crate::finding::FileLocation;
+use crate::provider::problem::Problem;
 
 /// Location of an object.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ impl<'a> Location<'a> {
     }
 
     /// Creates a problem of a field of the object.
-    pub(super) fn problem(&self, object: Option<&ObjectRef>, finding: &Finding) -> Problem {
+    pub(super) fn problem(&self, object: Option<&ObjectRef>, finding: &Violation) -> Problem {
         let line = self.fields.and_then(|fields| fields.get(&finding.field));
         Problem {
             severity: finding.severity,

@@ -12,7 +12,8 @@ use super::definitions::{Definition, Definitions};
 use super::entry::{Entry, Files, ItemPosition};
 use super::location::Location;
 use super::parse::SyntaxError;
-use crate::api::{Admission, Finding, Object, ObjectRef, Severity};
+use crate::api::{Admission, Object, ObjectRef, Violation};
+use crate::finding::Severity;
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
@@ -231,7 +232,7 @@ const WITHOUT_TARGETS: &str = "is invalid, and no target of it can be read; the 
     and a process that starts does not become ready";
 
 /// What follows for requests from an invalid object, of which this version is in service.
-fn consequence(served: &Object) -> Finding {
+fn consequence(served: &Object) -> Violation {
     match (served.unreadable(), served.is_without_targets()) {
         (None, _) => {
             let stays = "is invalid; its previous valid version stays in service";
@@ -239,13 +240,13 @@ fn consequence(served: &Object) -> Finding {
                 None => stays.to_owned(),
                 Some(pending) => format!("{stays}; {pending} until it is valid"),
             };
-            Finding::warning("", message)
+            Violation::warning("", message)
         }
         (Some(_), false) => {
             let refused = served.refused();
-            Finding::warning("", format!("is invalid; {refused} until it is valid"))
+            Violation::warning("", format!("is invalid; {refused} until it is valid"))
         }
-        (Some(_), true) => Finding::error("", WITHOUT_TARGETS),
+        (Some(_), true) => Violation::error("", WITHOUT_TARGETS),
     }
 }
 
@@ -319,7 +320,7 @@ impl FileProblems<'_, '_, '_> {
         let message = format!("{}; {consequence}", error.message);
         self.problems.push(Problem {
             leaves_open,
-            ..location.problem(None, &Finding::error("", message))
+            ..location.problem(None, &Violation::error("", message))
         });
     }
 
@@ -343,7 +344,7 @@ impl FileProblems<'_, '_, '_> {
             );
             return self
                 .problems
-                .push(location.problem(Some(id), &Finding::error("", message)));
+                .push(location.problem(Some(id), &Violation::error("", message)));
         }
         let findings = admission.findings.iter();
         self.problems
@@ -356,7 +357,7 @@ impl FileProblems<'_, '_, '_> {
         let leaves_open = admission.leaves_open && !served.as_ref().is_some_and(is_valid);
         let follows = match &served {
             Some(served) => consequence(served),
-            None if leaves_open => Finding::error("", WITHOUT_TARGETS),
+            None if leaves_open => Violation::error("", WITHOUT_TARGETS),
             None => return,
         };
         self.problems.push(Problem {

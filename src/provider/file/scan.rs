@@ -10,7 +10,7 @@ use std::{fs, io, mem};
 
 use imbl::{OrdMap, OrdSet};
 
-use crate::api::Severity;
+use crate::finding::Severity;
 use crate::ir::packed::packed;
 use crate::provider::Problem;
 

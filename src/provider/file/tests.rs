@@ -14,7 +14,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::{FileProvider, Load, parse};
-use crate::api::Severity;
+use crate::finding::Severity;
 
 const ROUTE: &str =
     "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\nspec: {}\n";

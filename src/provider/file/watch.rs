@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use super::change::{Change, Dirty, Effect};
 use super::pending::PendingChanges;
 use super::{Draft, FileProvider, Load, scan};
-use crate::api::Severity;
+use crate::finding::Severity;
 use crate::provider::Problem;
 
 /// Debounce of changes.

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use super::scan::{self, Scan};
 use super::{entry, parse};
-use crate::api::Severity;
-use crate::provider::problem::{FileLocation, Problem};
+use crate::finding::FileLocation;
+use crate::finding::Severity;
+use crate::provider::problem::Problem;
 
 /// Maximum number of documents in a file.
 const MAX_DOCUMENTS: usize = 100_000;

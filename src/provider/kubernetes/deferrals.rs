@@ -11,7 +11,8 @@ use super::moments::{Moment, Moments};
 use super::referenced::{Earlier, Referenced};
 use super::references::{References, is_held_name};
 use super::scope::Scope;
-use crate::api::{Object, ObjectRef, Severity};
+use crate::api::{Object, ObjectRef};
+use crate::finding::Severity;
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::api::key_set::KeySet;
 use crate::api::{
-    Kind, Object, ObjectRef, Severity, decode_whole, group_and_version, protects, unknown_to_sender,
+    Kind, Object, ObjectRef, decode_whole, group_and_version, protects, unknown_to_sender,
 };
+use crate::finding::Severity;
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;

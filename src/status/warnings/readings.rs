@@ -1,9 +1,10 @@
-//! Warnings about rules that are protected otherwise than another one for a path that their backend may read as one of the other.
+//! Findings about rules that are protected otherwise than another one for a path that their backend may read as one of the other.
 //! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
+use crate::finding::{Finding, Kind};
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::EscapedSlashes;
@@ -11,7 +12,6 @@ use crate::ir::keyed::KeyedMap;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, PathMatch};
 use crate::ir::{BackendId, Hostname, Hosts, Listener, Rule};
-use crate::status::warning::{Warning, WarningKind};
 
 /// Maximum number of rules with a pattern that are tried for a rule. Thousands would take seconds of the control thread.
 const MAX_PATTERNS: usize = 16;
@@ -24,13 +24,13 @@ struct Placed<'a> {
     policies: &'a Policies,
 }
 
-/// Returns the warnings about a listener. One that refuses escaped slashes has none.
-pub(super) fn of_listener(listener: &Listener) -> Vec<Warning> {
-    let mut warnings = Vec::new();
+/// Returns the findings about a listener. One that refuses escaped slashes has none.
+pub(super) fn of_listener(listener: &Listener) -> Vec<Finding> {
+    let mut found = Vec::new();
     let none = Policies::default();
     // Usually, all rules are protected alike.
     if are_alike(placed(listener, &none)) || !keeps_escaped_slashes(listener) {
-        return warnings;
+        return found;
     }
     for (id, rules) in by_backend(listener, &none) {
         if are_alike(rules.iter().copied()) {
@@ -40,11 +40,11 @@ pub(super) fn of_listener(listener: &Listener) -> Vec<Warning> {
         let is_protected = |it: &&Placed<'_>| is_protected_otherwise(it.policies, &none);
         for one in rules.iter().filter(is_protected) {
             if let Some(other) = index.passing(one) {
-                warnings.push(warning(listener, one.rule, rules[other].rule, id));
+                found.push(finding(listener, one.rule, rules[other].rule, id));
             }
         }
     }
-    warnings
+    found
 }
 
 fn keeps_escaped_slashes(listener: &Listener) -> bool {
@@ -268,22 +268,19 @@ fn readings(rule: &Rule) -> impl Iterator<Item = String> {
     })
 }
 
-fn warning(listener: &Listener, one: &Rule, other: &Rule, id: &BackendId) -> Warning {
-    let name = |rule: &Rule| format!("spec.rules[{}] of {}", rule.id.index, rule.id.route);
-    Warning {
-        kind: WarningKind::Policy,
-        object: one.id.route.clone(),
-        message: format!(
-            "spec.rules[{}] is not protected like {}, and both lead to {}:{}: if it takes %2F or %5C for a slash, requests pass the \
-             policies. Set path.escapedSlashes: Reject in a ClientPolicy on {}, or protect both rules alike, \
-             which is also needed if the backend removes parameters such as ;v=1",
-            one.id.index,
-            name(other),
-            id.object,
-            id.port,
-            listener.key,
-        ),
-    }
+fn finding(listener: &Listener, one: &Rule, other: &Rule, id: &BackendId) -> Finding {
+    let cause = format!(
+        "spec.rules[{}] is not protected like spec.rules[{}] of {}, and both lead to {}:{}",
+        one.id.index, other.id.index, other.id.route, id.object, id.port,
+    );
+    let remedy = format!(
+        "set path.escapedSlashes: Reject in a ClientPolicy on {}, or protect both rules alike, which is also needed if the backend \
+         removes parameters such as ;v=1",
+        listener.key,
+    );
+    Finding::of_object(Kind::Policy, &one.id.route, cause)
+        .with_effect("if it takes %2F or %5C for a slash, requests pass the policies")
+        .with_remedy(remedy)
 }
 
 #[cfg(test)]

@@ -1,25 +1,25 @@
-//! Warnings about sign-ins of AccessPolicies that never end, since no rule takes what browsers bring back. Pure.
+//! Findings about sign-ins of AccessPolicies that never end, since no rule takes what browsers bring back. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use http::Method;
 
+use crate::finding::{Finding, Kind};
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::Match;
 use crate::ir::{Hostname, Hostnames, Listener, ObjectRef, Port, Rule};
-use crate::status::warning::{Warning, WarningKind};
 
 /// The rules of a listener that a policy applies to, with their hosts.
 type Rules<'a> = Vec<(&'a Hostnames, &'a Rule)>;
 
-/// Maximum number of hosts that a warning names.
+/// Maximum number of hosts that a finding names.
 const MAX_NAMED: usize = 8;
 
-/// Returns the warnings about a listener.
-pub(super) fn of_listener(port: &Port, listener: &Listener) -> Vec<Warning> {
+/// Returns the findings about a listener.
+pub(super) fn of_listener(port: &Port, listener: &Listener) -> Vec<Finding> {
     let sign_ins = sign_ins(listener);
     let of_policies = sign_ins.values();
     of_policies
@@ -58,7 +58,7 @@ fn of_policy<'a>(
     listener: &'a Listener,
     oidc: &'a Oidc,
     rules: &'a Rules<'a>,
-) -> impl Iterator<Item = Warning> + 'a {
+) -> impl Iterator<Item = Finding> + 'a {
     let paths = [
         (
             "redirectPath",
@@ -76,14 +76,14 @@ fn of_policy<'a>(
             let named: Vec<_> = lacking.by_ref().take(MAX_NAMED).map(ToString::to_string).collect();
             let more = if lacking.next().is_some() { " and others" } else { "" };
             let (name, gateway) = (&listener.key.name, &port.gateway);
-            (!named.is_empty()).then(|| Warning {
-                kind: WarningKind::SignIn,
-                object: oidc.policy.clone(),
-                message: format!(
+            (!named.is_empty()).then(|| {
+                let cause = format!(
                     "no rule that the policy applies to matches spec.oidc.{field} {path} for host {}{more} of {gateway} listener \
-                     {name}: {outcome}",
+                     {name}",
                     named.join(", ")
-                ),
+                );
+                let finding = Finding::of_object(Kind::SignIn, &oidc.policy, cause);
+                finding.with_effect(outcome).with_remedy("correct the path, or add a rule for it")
             })
         })
 }

@@ -31,7 +31,7 @@ fn warns_of_paths_that_a_backend_may_read_as_protected_ones() {
     let warning = "warning: HTTPRoute default/app: spec.rules[0] is not protected like spec.rules[1] of \
                    HTTPRoute default/app, and both lead to Service default/app:80";
     assert!(text.contains(warning), "{text}");
-    let setting = "Set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web";
+    let setting = "set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web";
     assert!(text.contains(setting), "{text}");
     let policy = "---
 apiVersion: portcullis.dev/v1alpha1

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::{FileProvider, Load};
 use super::{directory, write};
-use crate::api::Severity;
+use crate::finding::Severity;
 
 fn policy(targets: &str, rules: &str) -> String {
     format!(

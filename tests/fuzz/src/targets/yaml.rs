@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use portcullis::provider::{FileLocation, FileProvider, Load, Problem};
+use portcullis::finding::FileLocation;
+use portcullis::provider::{FileProvider, Load, Problem};
 use tempfile::TempDir;
 
 use crate::mutate::{self, MutateBytes};

@@ -2,40 +2,11 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Severity {
-    /// The object cannot be used, or requests and connections get a wrong response or none.
-    Error,
-    /// The object is used nevertheless, and requests get their responses so far.
-    Warning,
-    /// Nothing has to change.
-    Note,
-}
-
-impl Severity {
-    /// Returns its name in texts, documents and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Note => "note",
-        }
-    }
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::finding::Severity;
 
 /// A problem of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct Violation {
     /// How bad it is.
     pub severity: Severity,
     /// Path of the field, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
@@ -47,7 +18,7 @@ pub struct Finding {
 }
 
 /// Prints field and message.
-impl fmt::Display for Finding {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
@@ -56,7 +27,7 @@ impl fmt::Display for Finding {
     }
 }
 
-impl Finding {
+impl Violation {
     /// Creates an error without a rule.
     pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
