@@ -2,15 +2,22 @@
 
 use std::fs;
 
-use super::super::FileProvider;
+use super::super::{FileProvider, Locations};
 use super::{ROUTE, config_map, directory, write};
+use crate::finding::{FileLocation, Finding, Kind};
 use crate::ir::ObjectRef;
+
+fn location(locations: &Locations, object: &ObjectRef) -> Option<FileLocation> {
+    let mut findings = [Finding::of_object(Kind::Object, object, String::new())];
+    locations.locate(&mut findings);
+    let [finding] = findings;
+    finding.location
+}
 
 /// Returns the file name, document and line of a ConfigMap.
 fn of(provider: &FileProvider, name: &str) -> Option<String> {
     let object = ObjectRef::core("ConfigMap", "default", name);
-    let found = provider.locations().load().find([&object]);
-    let shown = found.of(&object)?.to_string();
+    let shown = location(&provider.locations().load(), &object)?.to_string();
     let (_, file) = shown.rsplit_once('/').unwrap();
     Some(file.to_owned())
 }
@@ -37,8 +44,8 @@ fn object_is_at_its_definition_that_counts() {
     ];
     assert_eq!(at(&provider), expected);
     let service = ObjectRef::core("Service", "default", "s");
-    let found = provider.locations().load().find([&service]);
-    assert_eq!(found.of(&service).unwrap().line, 7);
+    let found = location(&provider.locations().load(), &service);
+    assert_eq!(found.unwrap().line, 7);
     // The version of `a` in `two.yaml` is served, while `one.yaml` is broken or absent.
     write(directory.path(), "one.yaml", &format!("{a}---\n{b}---\n["));
     provider.load().unwrap();
@@ -105,7 +112,7 @@ fn locations_follow_what_is_read() {
         provider.locations(),
         ObjectRef::core("ConfigMap", "default", "a"),
     );
-    let line = || locations.load().find([&object]).of(&object).unwrap().line;
+    let line = || location(&locations.load(), &object).unwrap().line;
     assert_eq!(line(), 1);
     // The objects are the same, and at another place.
     let moved = format!("# a comment\n{}", config_map("a"));
