@@ -1,5 +1,7 @@
 //! Who may import whom, and which outside crates a module must not name.
 
+use super::outside::{NO_CLUSTER, NO_TRAFFIC, PURE};
+
 /// A module, what it may import of ours, and the outside crates that it must not name.
 pub(crate) struct Layer {
     /// Path below `src` without `.rs`; the longest one that fits a file counts.
@@ -22,39 +24,6 @@ const fn layer(
 
 /// Any module of ours.
 const ANY: &[&str] = &[""];
-
-/// Nothing that waits, and no socket, file, clock or cluster.
-const PURE: &[&str] = &[
-    "tokio",
-    "hyper",
-    "tokio_rustls",
-    "h2",
-    "kube",
-    "socket2",
-    "mimalloc",
-    "clap",
-    "anyhow",
-    "notify",
-    "std::net::Tcp",
-    "std::net::Udp",
-    "std::fs",
-    "std::env",
-    "std::thread",
-    "std::process",
-];
-
-/// What the request path must not know.
-const NO_CLUSTER: &[&str] = &[
-    "kube",
-    "k8s_openapi",
-    "serde_saphyr",
-    "clap",
-    "anyhow",
-    "notify",
-];
-
-/// What those who talk to the API server must not know.
-const NO_TRAFFIC: &[&str] = &["hyper", "tokio_rustls", "h2", "socket2", "clap"];
 
 const PROVISION_IO: &[&str] = &[
     "provision",

@@ -10,6 +10,7 @@ mod clock;
 #[path = "../harness/generated.rs"]
 mod generated;
 mod layers;
+mod outside;
 mod picture;
 
 use std::fs;
