@@ -18,6 +18,7 @@
 //! | [`proxy`] | ports, connections and requests of clients |
 //! | [`upstream`] | connections and responses of backends |
 //! | `http2`, [`byte_chain`], [`header_memory`] | what waits in memory, and frames that h2 does not report |
+//! | `http3`, [`quic`] | streams and messages of HTTP/3, without I/O; connections of QUIC on a UDP socket |
 //! | [`datagrams`] | datagrams in batches, for `proxy` and `upstream` |
 //! | [`dns`] | addresses of backends with a hostname |
 //! | [`https`] | requests to servers that policies name |
@@ -51,6 +52,7 @@ pub mod filter;
 pub mod finding;
 pub mod header_memory;
 mod http2;
+mod http3;
 pub mod https;
 pub mod ir;
 pub mod key_requests;
@@ -61,6 +63,7 @@ pub mod process;
 pub mod provider;
 pub mod provision;
 pub mod proxy;
+pub mod quic;
 pub mod runtime;
 #[cfg(test)]
 #[path = "../tests/harness/scale.rs"]

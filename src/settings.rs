@@ -303,9 +303,9 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// Maximum number of headers of a request or response. Default: 100.
     pub max_headers: usize,
-    /// Maximum concurrent streams of an HTTP/2 connection. Default: 100.
+    /// Maximum concurrent streams of an HTTP/2 or HTTP/3 connection. Default: 100.
     pub max_streams: u32,
-    /// Window of each stream of an HTTP/2 connection of a client. Default: what the proxy finds suitable.
+    /// Window of each stream of an HTTP/2 or HTTP/3 connection of a client. Default: what the proxy finds suitable.
     pub stream_window: Option<u32>,
     /// Window of all streams of such a connection together. Default: the sum of those of the streams.
     pub connection_window: Option<u32>,

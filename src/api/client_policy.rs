@@ -50,6 +50,9 @@ pub struct ClientSpec {
     /// Settings of HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http2: Option<Http2Settings>,
+    /// HTTP/3 on the ports of HTTPS listeners.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http3: Option<Http3Settings>,
     /// TLS of listeners that terminate it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ClientTls>,
@@ -182,6 +185,18 @@ pub struct Http2Settings {
     /// Window of all streams together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_connection_window: Option<Size>,
+}
+
+/// HTTP/3 on the ports of HTTPS listeners.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Http3Settings {
+    /// The UDP port that clients are told to connect to; without it, that of the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertised_port: Option<u16>,
+    /// How long clients may remember it; 24h without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<String>,
 }
 
 /// TLS of listeners that terminate it.

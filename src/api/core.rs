@@ -52,6 +52,27 @@ pub struct ServiceSpec {
 pub struct ServiceStatus {
     /// Status of the load balancer.
     pub load_balancer: LoadBalancerStatus,
+    /// Conditions.
+    #[serde(skip_serializing_if = "<[ServiceCondition]>::is_empty")]
+    pub conditions: Box<[ServiceCondition]>,
+}
+
+/// Type of the condition of a [`Service`] some of whose ports its load balancer does not have.
+pub const PORTS_ERROR: &str = "LoadBalancerPortsError";
+
+/// A condition of a [`Service`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct ServiceCondition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: Text,
+    /// `True`, `False` or `Unknown`.
+    pub status: Text,
+    /// The reason.
+    pub reason: Text,
+    /// The message.
+    pub message: String,
 }
 
 /// Status of the load balancer of a [`Service`].
@@ -72,6 +93,21 @@ pub struct LoadBalancerIngress {
     /// The name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
+    /// The state of its ports, if the load balancer tells it.
+    #[serde(skip_serializing_if = "<[PortStatus]>::is_empty")]
+    pub ports: Box<[PortStatus]>,
+}
+
+/// A port of a load balancer.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct PortStatus {
+    /// Its number.
+    pub port: u16,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: Text,
+    /// Why the load balancer does not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A port of a [`Service`].

@@ -152,7 +152,7 @@ protecting! {
 }
 protecting! {
     ClientPolicy: unreadable, pending;
-    ClientSpec: strategy, proxy_protocol, client_ip, timeouts, connections, headers, http2, tls, path;
+    ClientSpec: strategy, proxy_protocol, client_ip, timeouts, connections, headers, http2, http3, tls, path;
     SectionTargetRef
 }
 protecting! {

@@ -235,7 +235,8 @@ fn with_verdict(
             let Shortfall { unbound, unread } = shortfall;
             state.unbound.clone_from(unbound);
             state.unread.clone_from(unread);
-            state.notice = message;
+            let failures: Vec<_> = message.into_iter().chain(state.notice.take()).collect();
+            state.notice = (!failures.is_empty()).then(|| failures.join("; "));
         }
         Verdict::Lagging(lagging, _) => {
             let failure = message.map(|failure| format!("; {failure}"));

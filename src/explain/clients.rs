@@ -7,14 +7,18 @@ use super::explanation::Explanation;
 use super::policies::cidrs;
 use crate::ir::client::{
     AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, DotSegments,
-    DuplicateSlashes, EscapedSlashes, PathSettings, ProxyMode, ProxyProtocol, TlsSettings,
+    DuplicateSlashes, EscapedSlashes, Http3, PathSettings, ProxyMode, ProxyProtocol, TlsSettings,
 };
 use crate::ir::http2::Http2Windows;
 use crate::ir::policy::Enforced;
 use crate::ir::tls::{AlpnProtocol, TlsVersion};
 
-/// Explains how clients connect, if policies say it.
-pub(super) fn explain(explanation: &mut Explanation, clients: Option<&Arc<ClientPolicies>>) {
+/// Explains how clients connect to this port, if policies say it.
+pub(super) fn explain(
+    explanation: &mut Explanation,
+    port: u16,
+    clients: Option<&Arc<ClientPolicies>>,
+) {
     let Some(clients) = clients else {
         return;
     };
@@ -23,12 +27,14 @@ pub(super) fn explain(explanation: &mut Explanation, clients: Option<&Arc<Client
         tls,
         path,
         proxy_protocol,
+        http3,
         unknown_protocol,
         connections,
     } = &**clients;
     explanation.lines("TLS policy", tls.as_deref().map(shown_tls));
     explanation.lines("path", path.as_deref().map(shown_path));
     explanation.lines("PROXY", proxy_protocol.as_deref().map(shown_protocol));
+    explanation.lines("HTTP3", http3.as_ref().map(|it| shown_http3(it, port)));
     let unknown = unknown_protocol.as_deref().map(undecided);
     let address = address.as_ref().map(shown_address);
     explanation.lines("client IP", unknown.into_iter().chain(address));
@@ -106,6 +112,15 @@ fn shown_protocol(protocol: &ProxyProtocol) -> String {
             format!("connections from {trusted} begin with a header, others are closed ({policy})")
         }
     }
+}
+
+fn shown_http3(http3: &Http3, port: u16) -> String {
+    let Http3 {
+        advertised_port,
+        max_age,
+    } = http3;
+    let advertised = advertised_port.unwrap_or(port);
+    format!("on UDP port {port}; clients are told port {advertised}, for {max_age:?}")
 }
 
 /// What follows where it is unknown where addresses of clients come from.

@@ -328,7 +328,7 @@ fn explain_listeners(
     if let Some(tls) = chosen.ir.tls() {
         explanation.line("TLS", describe::tls(tls));
     }
-    clients::explain(explanation, chosen.ir.clients.as_ref());
+    clients::explain(explanation, port.bind().port, chosen.ir.clients.as_ref());
 }
 
 /// Explains the rule that was found, or says what happens without one, and why others were not.

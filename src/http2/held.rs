@@ -192,10 +192,7 @@ pub(super) fn enforce() {
     }
     let due = FAILURES.with_borrow_mut(|failures| failures.add(failed, Instant::now()));
     if let Some(failed) = due {
-        tracing::warn!(
-            failed,
-            "ended HTTP/2 streams that wait: they hold too much memory"
-        );
+        tracing::warn!(failed, "ended streams that wait: they hold too much memory");
     }
 }
 

@@ -15,7 +15,8 @@ use super::serialized;
 use super::tls::{AlpnProtocol, ServerTls, TlsVersion};
 use super::tls_parameters::{CipherSuite, Group};
 
-/// How clients connect to a listener. Apart from `address`, `tls` and `path`, all listeners of a port have the same.
+/// How clients connect to a listener. Apart from `address`, `tls` and `path`, and from `http3` of
+/// listeners that are not HTTPS, all listeners of a port have the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct ClientPolicies {
     /// Where the address of a client comes from. If broken, its IP rules and limits cannot be decided.
@@ -30,6 +31,9 @@ pub struct ClientPolicies {
     /// The PROXY protocol in front of connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<Arc<ProxyProtocol>>,
+    /// HTTP/3. Only HTTPS listeners have it, and none beside the PROXY protocol or a UDP listener of the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http3: Option<Http3>,
     /// Why a policy on the PROXY protocol is broken: IP rules and limits cannot be decided, except those on datagrams. What is
     /// in `proxy_protocol` is of a more general policy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,6 +174,16 @@ pub enum ProxyMode {
     Required,
 }
 
+/// HTTP/3 on the port of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Http3 {
+    /// The UDP port that clients are told to connect to; `None` for that of the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertised_port: Option<u16>,
+    /// How long clients may remember it.
+    pub max_age: Duration,
+}
+
 /// Settings of connections. Those that are not set are those of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct ConnectionSettings {
@@ -284,11 +298,12 @@ impl ClientPolicies {
             tls,
             path,
             proxy_protocol,
+            http3,
             unknown_protocol,
             connections,
         } = self;
         let of_listener = address.is_none() && tls.is_none() && path.is_none();
-        let of_port = proxy_protocol.is_none() && unknown_protocol.is_none();
+        let of_port = proxy_protocol.is_none() && unknown_protocol.is_none() && http3.is_none();
         of_listener && of_port && connections.is_none()
     }
 }

@@ -18,14 +18,14 @@ use super::{Certificate, ObjectRef, Route, ServerTls, Transport};
 
 /// A port to bind, on one address or on every address of both families.
 ///
-/// Prints as `address:port`, with `/udp` appended for UDP; `*` is every address.
+/// Prints as `address:port`, with `/udp` or `/quic` appended unless it is TCP; `*` is every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bind {
     /// The address; `None` means all, IPv4 and IPv6.
     pub address: Option<IpAddr>,
     /// The port that listeners declare.
     pub port: u16,
-    /// The transport: TCP 53 and UDP 53 are two ports.
+    /// The transport: TCP 53 and UDP 53 are two ports. That of HTTP/3 is QUIC, beside the TCP port of its listeners.
     pub transport: Transport,
 }
 
@@ -38,6 +38,15 @@ impl Bind {
             transport: Transport::Tcp,
         }
     }
+
+    /// Returns what is bound for QUIC beside this TCP port.
+    #[must_use]
+    pub const fn quic(self) -> Self {
+        Self {
+            transport: Transport::Quic,
+            ..self
+        }
+    }
 }
 
 impl fmt::Display for Bind {
@@ -46,9 +55,17 @@ impl fmt::Display for Bind {
             Some(address) => SocketAddr::new(address, self.port).fmt(f)?,
             None => write!(f, "*:{}", self.port)?,
         }
-        match self.transport {
-            Transport::Tcp => Ok(()),
-            Transport::Udp => f.write_str("/udp"),
+        f.write_str(self.transport.suffix())
+    }
+}
+
+impl Transport {
+    /// Returns what follows the number of a port in texts.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Tcp => "",
+            Self::Udp => "/udp",
+            Self::Quic => "/quic",
         }
     }
 }

@@ -7,4 +7,6 @@ pub enum Transport {
     Tcp,
     /// UDP.
     Udp,
+    /// QUIC, which has UDP below it.
+    Quic,
 }

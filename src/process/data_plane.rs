@@ -355,9 +355,10 @@ fn unread(load: &Load) -> Vec<Finding> {
 fn announce_binds(served: &ServedConfiguration, last: Option<&ServedConfiguration>) {
     for (bind, result) in &served.binds {
         let is_new = last.and_then(|last| last.binds.get(bind)) != Some(result);
+        let (port, transport) = (bind.port, bind.transport.suffix());
         match result {
             Ok(address) if is_new => {
-                tracing::info!("listening on {address} for port {}", bind.port)
+                tracing::info!("listening on {address} for port {port}{transport}")
             }
             Err(error) if is_new => {
                 tracing::error!("cannot bind port {bind}: {error}; retrying every second")
@@ -368,7 +369,8 @@ fn announce_binds(served: &ServedConfiguration, last: Option<&ServedConfiguratio
     let closed = last.into_iter().flat_map(|last| &last.binds);
     for (bind, result) in closed.filter(|(bind, _)| !served.binds.contains_key(bind)) {
         if let Ok(address) = result {
-            tracing::info!("no longer listening on {address} for port {}", bind.port);
+            let (port, transport) = (bind.port, bind.transport.suffix());
+            tracing::info!("no longer listening on {address} for port {port}{transport}");
         }
     }
     if last.is_none_or(|last| last.generation != served.generation) {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::ir::{Bind, BindReport, Port};
+use crate::ir::{Bind, BindReport, Port, Transport};
 use crate::provider::Problem;
 
 /// Maximum number of ports, and of objects, that the reason names.
@@ -26,7 +26,11 @@ impl Readiness {
         ports: &[Arc<Port>],
         problems: &[Problem],
     ) -> Option<String> {
-        let any_bound = binds.is_empty() || binds.values().any(Result::is_ok);
+        // HTTP/3 is beside other versions of HTTP, and does not replace them.
+        let is_bound = |(bind, result): (&Bind, &Result<_, _>)| {
+            result.is_ok() && bind.transport != Transport::Quic
+        };
+        let any_bound = binds.is_empty() || binds.iter().any(is_bound);
         let missing = |bind: &Bind| match (any_bound, self.was_ready) {
             (true, true) => false,
             (true, false) => is_of_gateway(*bind, ports),

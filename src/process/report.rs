@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::control::data_plane::ServedConfiguration;
+use crate::ir::Transport;
 use crate::wire::Serves;
 
 /// Maximum number of reported problems, and of characters of each. They appear in conditions. The
@@ -14,7 +15,10 @@ const MAX_PROBLEM_CHARS: usize = 300;
 /// Builds the report of a served configuration; `None` if its objects did not come from a controller.
 pub(super) fn serves(served: &ServedConfiguration) -> Option<Serves> {
     let position = served.load.position.clone()?;
-    let failed = served.binds.iter().filter_map(|(bind, result)| {
+    // Without its QUIC port, a listener is served all the same.
+    let binds = served.binds.iter();
+    let binds = binds.filter(|(bind, _)| bind.transport != Transport::Quic);
+    let failed = binds.filter_map(|(bind, result)| {
         let error = result.as_ref().err()?;
         Some((bind.port, error.to_string()))
     });

@@ -60,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Handshake>,
     /// Whether its listener has changed so that it has to end.
     is_outdated: Cell<bool>,
+    /// Whether its client may learn that its listener has HTTP/3.
+    learns_alternatives: bool,
     /// What happens to headers with underscores.
     pub(crate) underscores: Underscores,
     /// How long it may be used, if that is limited. Boxed, since few connections have it.
@@ -90,6 +92,8 @@ pub(crate) struct TlsClient {
     pub(crate) is_verified: bool,
     /// Description of its certificate, if that is valid.
     pub(crate) certificate: Option<Box<HeaderValue>>,
+    /// Whether the connection is one of QUIC.
+    pub(crate) is_quic: bool,
 }
 
 impl Client {
@@ -103,17 +107,18 @@ impl Client {
         // A dual-stack socket reports IPv4 clients as IPv4-mapped IPv6 addresses.
         let address = peer.ip().to_canonical();
         let proto = HeaderValue::from_static(if tls.is_some() { "https" } else { "http" });
-        let (tls, certificate) = match tls {
+        let (tls, certificate, is_quic) = match tls {
             Some(TlsClient {
                 sni,
                 is_verified,
                 certificate,
-            }) => (Some(Handshake { sni, is_verified }), certificate),
-            None => (None, None),
+                is_quic,
+            }) => (Some(Handshake { sni, is_verified }), certificate, is_quic),
+            None => (None, None, false),
         };
         let table = worker.table.load();
-        let settings = port.configured(&table);
-        let settings = settings.and_then(|port| port.connection_settings());
+        let configured = port.configured(&table);
+        let settings = configured.and_then(|port| port.connection_settings());
         let settings = settings.map(|settings| &**settings);
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
@@ -125,6 +130,10 @@ impl Client {
                 .map(Box::new),
         };
         let peer = SocketAddr::new(address, peer.port());
+        let has_http3 = tls.as_ref().is_some_and(|tls| {
+            let listener = configured.and_then(|port| port.listener_for_sni(tls.sni.as_deref()));
+            listener.is_some_and(|listener| listener.has_http3())
+        });
         Rc::new(Self {
             kept_bytes: worker.kept_bytes.share(address),
             unfinished: RefCell::default(),
@@ -140,6 +149,7 @@ impl Client {
             forwarding,
             tls,
             is_outdated: Cell::default(),
+            learns_alternatives: !is_quic && has_http3,
             host: RefCell::default(),
             injection: Rc::default(),
         })
@@ -220,6 +230,24 @@ impl Client {
             return Err(Error::Misdirected);
         }
         Ok(listener)
+    }
+
+    /// Returns the value of `Alt-Svc` in responses, if the client should learn of HTTP/3.
+    #[inline]
+    pub(crate) fn alt_svc(&self) -> Option<HeaderValue> {
+        match self.learns_alternatives {
+            true => self.current_alt_svc(),
+            false => None,
+        }
+    }
+
+    fn current_alt_svc(&self) -> Option<HeaderValue> {
+        let sni = self.tls.as_ref()?.sni.as_deref();
+        if self.worker.terminating.get() || self.is_draining() {
+            return None;
+        }
+        let table = self.worker.table.load();
+        self.port.configured(&table)?.alt_svc(sni).cloned()
     }
 
     /// Reports whether the connection must end after its current requests.

@@ -14,6 +14,7 @@ mod grpc_frame;
 mod grpc_web;
 mod passwords;
 mod prober;
+mod quic_ports;
 mod request;
 mod response;
 mod sign_in_fault;
@@ -31,12 +32,16 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use self::connection::listener::Listeners;
+use self::connection::quic::choose_listener;
 use self::passwords::PasswordThreads;
 use self::prober::Prober;
 use self::worker::SharedState;
 use self::worker_state::Command;
+use self::worker_state::bound::Bound;
+use self::worker_state::quic_socket::QuicSocket;
 use crate::ir::client::AddressSource;
-use crate::ir::{Bind, BindReport, PortProtocol};
+use crate::ir::{Bind, BindReport, PortProtocol, Transport};
+use crate::quic::BoundSocket;
 use crate::runtime::background::Background;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::shutdown::Shutdown;
@@ -56,6 +61,8 @@ pub struct Proxy {
     ports: Ports,
     /// Protocols of the configured ports.
     protocols: BTreeMap<Bind, PortProtocol>,
+    /// What keys of QUIC are derived from.
+    session_key: Arc<SessionKey>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
     workers: Vec<JoinHandle<()>>,
     /// The exporter of traces, once something is traced, and what it needs.
@@ -108,7 +115,7 @@ impl Proxy {
                 proxies => AddressSource::Proxies(proxies.iter().copied().collect()),
             },
             access_log: access_log.clone(),
-            session_key,
+            session_key: session_key.clone(),
             tokens,
             stats: stats.connections.clone(),
             traces: stats.traces.clone(),
@@ -127,6 +134,7 @@ impl Proxy {
         Ok(Self {
             listeners: Listeners::default(),
             protocols: BTreeMap::new(),
+            session_key,
             ports: settings.ports,
             queues,
             workers,
@@ -141,17 +149,31 @@ impl Proxy {
     pub fn follow(&mut self, table: &Table) -> BindReport {
         let ports = table.ports().iter();
         let protocols: BTreeMap<_, _> = ports.map(|port| (port.bind(), port.protocol())).collect();
-        let wanted: Vec<Bind> = protocols.keys().copied().collect();
+        let with_http3 = table.ports().iter().filter(|port| port.has_http3());
+        let quic = with_http3.map(|port| port.bind().quic());
+        let wanted: Vec<Bind> = protocols.keys().copied().chain(quic).collect();
         let changes = self.listeners.follow(&wanted, self.ports);
         let acceptor = |bind: Bind| &self.queues[usize::from(bind.port) % self.queues.len()];
         for (bind, socket, peer) in changes.waiting {
             send(acceptor(bind), Command::Accept(bind, socket, peer));
         }
         for bind in changes.closed {
-            send(acceptor(bind), Command::Close(bind));
+            match bind.transport {
+                Transport::Tcp | Transport::Udp => send(acceptor(bind), Command::Close(bind)),
+                Transport::Quic => {
+                    (self.queues.iter()).for_each(|it| send(it, Command::Close(bind)))
+                }
+            }
         }
         for (bind, socket) in changes.opened {
-            send(acceptor(bind), Command::Listen(bind, socket));
+            match socket {
+                Bound::Quic(socket) => self.listen_quic(bind, &socket),
+                socket => send(acceptor(bind), Command::Listen(bind, socket)),
+            }
+        }
+        for port in table.ports() {
+            let bound = changes.report.get(&port.bind().quic());
+            port.set_quic_bound(bound.is_some_and(Result::is_ok));
         }
         let old = std::mem::replace(&mut self.protocols, protocols);
         let closes = old
@@ -164,6 +186,18 @@ impl Proxy {
         }
         self.check_health(table);
         changes.report
+    }
+
+    /// Serves QUIC on a socket, which one worker reads for all.
+    fn listen_quic(&self, bind: Bind, socket: &Arc<BoundSocket>) {
+        let tcp = Bind::tcp(bind.address, bind.port);
+        let choose = choose_listener(self.traces.table.clone(), tcp);
+        let count = self.queues.len();
+        let reader = usize::from(bind.port) % count;
+        let sockets = QuicSocket::divide(socket, count, reader, &self.session_key, &choose);
+        for (queue, socket) in self.queues.iter().zip(sockets) {
+            send(queue, Command::ListenQuic(bind, socket));
+        }
     }
 
     fn check_health(&mut self, table: &Table) {

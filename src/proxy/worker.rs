@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 use super::connection::connection;
 use super::connection::listener::Listener;
 use super::passwords::PasswordThreads;
+use super::quic_ports::QuicPorts;
 use super::udp::{self, UdpPort};
 use super::worker_state::access_log::RequestLog;
 use super::worker_state::bound::Bound;
@@ -158,22 +159,23 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
     spawn_local(worker.clone().pass_on_traces());
     let (mut terminating, mut draining) = (shared.shutdown.clone(), shared.shutdown.clone());
     let mut forced = shared.shutdown;
-    let mut accepting = BTreeMap::new();
+    let mut ports = OpenPorts::default();
     loop {
         tokio::select! {
-            Some(command) = commands.recv() => worker.handle(command, &mut accepting),
+            Some(command) = commands.recv() => worker.handle(command, &mut ports),
             () = terminating.terminating(), if !worker.terminating.get() => worker.terminating.set(true),
             () = draining.draining() => break,
         }
     }
     // Clients of UDP ports do not learn that these close, so that sessions end when they are quiet.
-    accepting.retain(|bind, task| {
+    ports.accepting.retain(|bind, task| {
         let is_udp = bind.transport == Transport::Udp;
         if !is_udp {
             task.abort();
         }
         is_udp
     });
+    ports.quic.refuse_new();
     worker.draining.set(true);
     worker.clock.wake_all();
     loop {
@@ -183,19 +185,31 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
             // The worker that handed over the connection has counted it as open.
             Some(command) = commands.recv() => {
                 if let Command::Serve(..) | Command::Replace(..) = command {
-                    worker.handle(command, &mut accepting);
+                    worker.handle(command, &mut ports);
                 }
             }
         }
     }
+    tokio::select! {
+        () = ports.quic.finish() => {}
+        () = forced.forced() => {}
+    }
+}
+
+/// The ports that a worker serves.
+#[derive(Default)]
+struct OpenPorts {
+    /// The tasks of those that one worker serves for all.
+    accepting: BTreeMap<Bind, AbortHandle>,
+    quic: QuicPorts,
 }
 
 impl Worker {
-    fn handle(self: &Rc<Self>, command: Command, accepting: &mut BTreeMap<Bind, AbortHandle>) {
+    fn handle(self: &Rc<Self>, command: Command, ports: &mut OpenPorts) {
         match command {
             Command::Listen(bind, socket) => match self.start(bind, socket) {
                 Ok(task) => {
-                    if let Some(old) = accepting.insert(bind, task) {
+                    if let Some(old) = ports.accepting.insert(bind, task) {
                         old.abort();
                     }
                 }
@@ -203,13 +217,23 @@ impl Worker {
                     tracing::error!(%bind, %error, "cannot poll a listening socket")
                 }
             },
+            Command::ListenQuic(bind, socket) => {
+                if let Err(error) = ports.quic.listen(self, bind, *socket) {
+                    tracing::error!(%bind, %error, "cannot serve QUIC");
+                }
+            }
             Command::Close(bind) => {
-                if let Some(task) = accepting.remove(&bind) {
+                if let Some(task) = ports.accepting.remove(&bind) {
                     task.abort();
+                }
+                if bind.transport == Transport::Quic {
+                    ports.quic.close(bind);
+                    self.clock.wake_all();
                 }
             }
             Command::Follow { closes } => {
                 let table = self.table.load();
+                ports.quic.follow(self, &table);
                 if closes {
                     self.ports.close_unconfigured(&table);
                     self.clock.wake_all();
@@ -239,6 +263,8 @@ impl Worker {
                 let socket = tokio::net::UdpSocket::from_std(socket)?;
                 spawn_local(udp::serve(UdpPort::new(self.clone(), bind, socket)?))
             }
+            // All workers get it, by another command.
+            Bound::Quic(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         Ok(task.abort_handle())
     }
@@ -318,18 +344,6 @@ impl Worker {
         } else {
             self.refuse();
         }
-    }
-
-    /// Makes an idle connection close.
-    fn evict(&self) -> bool {
-        let evicted = self.connections.evict();
-        self.stats.evicted.fetch_add(u64::from(evicted), Relaxed);
-        evicted
-    }
-
-    fn refuse(&self) {
-        self.stats.refused.fetch_add(1, Relaxed);
-        self.stats.closed.fetch_add(1, Relaxed);
     }
 
     fn hand_over(self: &Rc<Self>, bind: Bind, socket: TcpStream, peer: SocketAddr) {

@@ -9,6 +9,7 @@ pub(super) mod handshakes;
 pub(super) mod idle;
 pub(super) mod page_slots;
 pub(super) mod port;
+pub(super) mod quic_socket;
 pub(super) mod traces;
 
 use std::cell::{Cell, OnceCell};
@@ -30,6 +31,7 @@ use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::page_slots::PageSlots;
 use self::port::{PortState, Ports};
+use self::quic_socket::QuicSocket;
 use self::traces::SampledRequests;
 use super::passwords::PasswordThreads;
 use crate::datagrams::DatagramIo;
@@ -50,6 +52,8 @@ use crate::upstream::Upstream;
 pub(super) enum Command {
     /// Serve this socket.
     Listen(Bind, Bound),
+    /// Serve QUIC on this socket, which all workers get.
+    ListenQuic(Bind, Box<QuicSocket>),
     /// Stop serving the socket of this port.
     Close(Bind),
     /// Follow the current table. With `closes`, drain connections of ports that it does not have.
@@ -125,6 +129,25 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Reports whether there are as many connections as the process may have.
+    pub(super) fn is_full(&self) -> bool {
+        let total: usize = self.loads.iter().map(|load| load.load(Relaxed)).sum();
+        total >= self.descriptors.clients()
+    }
+
+    /// Makes an idle connection close.
+    pub(super) fn evict(&self) -> bool {
+        let evicted = self.connections.evict();
+        self.stats.evicted.fetch_add(u64::from(evicted), Relaxed);
+        evicted
+    }
+
+    /// Counts a connection that is refused.
+    pub(super) fn refuse(&self) {
+        self.stats.refused.fetch_add(1, Relaxed);
+        self.stats.closed.fetch_add(1, Relaxed);
+    }
+
     /// Returns the timeouts and limits of a new connection to a port.
     pub(crate) fn limits_of(&self, port: &PortState) -> Rc<Limits> {
         port.limits(&self.table.load(), &self.limits)

@@ -32,6 +32,8 @@ struct Ring {
     accepted: Option<Keys>,
     /// Tells these keys from others.
     id: [u8; 8],
+    /// Derives further secrets.
+    master: hmac::Key,
 }
 
 /// The keys that are derived from one secret.
@@ -148,6 +150,14 @@ impl SessionKey {
         self.0.load().id
     }
 
+    /// Derives a secret for each `purpose`, which all replicas with the key share. The key cannot be inferred from it.
+    pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+        let mut secret = [0; 32];
+        let ring = self.0.load();
+        secret.copy_from_slice(hmac::sign(&ring.master, purpose).as_ref());
+        secret
+    }
+
     /// Returns sealed content: text that is valid in a cookie and reveals only its length to its holder. Only the same
     /// `scope` opens it.
     pub fn seal_content(&self, content: &[u8], scope: &[u8]) -> String {
@@ -194,6 +204,7 @@ impl Ring {
             current,
             accepted,
             id,
+            master: hmac::Key::new(hmac::HMAC_SHA256, secret),
         }
     }
 

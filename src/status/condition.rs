@@ -82,6 +82,7 @@ impl Condition {
             | ConditionType::BackendPolicyAffected
             | ConditionType::ClientPolicyAffected
             | ConditionType::DefaultGateway
+            | ConditionType::HTTP3Off
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
             | ConditionType::LacksIdentity
@@ -120,6 +121,8 @@ named! {
         ClientPolicyAffected = "portcullis.dev/ClientPolicyAffected",
         Conflicted = "Conflicted",
         DefaultGateway = "DefaultGateway",
+        /// Not of the Gateway API: HTTP/3 is off where a policy asks for it.
+        HTTP3Off = "portcullis.dev/HTTP3Off",
         InsecureBackend = "InsecureBackend",
         InsecureFrontendValidationMode = "InsecureFrontendValidationMode",
         /// Not of the Gateway API: requests have no identity that limits of a policy count them by.
@@ -182,6 +185,8 @@ pub enum Reason {
     Conflicted,
     CredentialLimitExceeded,
     DefaultGateway,
+    /// Not of the Gateway API: clients use HTTP/2 and HTTP/1.1 only.
+    HTTP3Off,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,

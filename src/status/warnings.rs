@@ -64,13 +64,15 @@ pub fn of_shared_limits(ports: &[Arc<Port>]) -> BTreeSet<Finding> {
     shared.collect()
 }
 
-/// Returns the findings about policies that permit more than one above them, or that count requests without an identity, as
-/// their conditions have them.
+/// Returns the findings about policies that permit more than one above them, that count requests without an identity, or that
+/// ask for HTTP/3 where it is off, as their conditions have them.
 pub fn of_policies(policies: &StatusMap<[AncestorStatus]>) -> BTreeSet<Finding> {
     let is_warning = |condition: &&Condition| {
         matches!(
             condition.kind,
-            ConditionType::LacksIdentity | ConditionType::LoosensInherited
+            ConditionType::HTTP3Off
+                | ConditionType::LacksIdentity
+                | ConditionType::LoosensInherited
         )
     };
     let mut found = BTreeSet::new();

@@ -85,8 +85,12 @@ struct Listeners<'a> {
 }
 
 impl Listeners<'_> {
-    /// Returns the node of a listener. `old` is its node in the previous table.
-    fn node(&mut self, ir: &Arc<ir::Listener>, old: Option<&Arc<Listener>>) -> Arc<Listener> {
+    /// Returns the node of a listener of a port. `old` is its node in the previous table.
+    fn node(
+        &mut self,
+        (ir, port): (&Arc<ir::Listener>, u16),
+        old: Option<&Arc<Listener>>,
+    ) -> Arc<Listener> {
         let is_untouched = |node: &&Arc<Listener>| {
             self.has_same_configs && self.outdated.is_empty() && Arc::ptr_eq(&node.ir, ir)
         };
@@ -101,7 +105,8 @@ impl Listeners<'_> {
                 let states = self.routes.policies.clone();
                 let attach = |ir: &Arc<ir::Route>| self.routes.attach(ir, self.backends);
                 let known = (old, &states, &mut self.routers);
-                let node = Listener::new(ir.clone(), config.cloned(), &changes, known, attach);
+                let node =
+                    Listener::new((ir.clone(), port), config.cloned(), &changes, known, attach);
                 self.detached.extend(changes.detached().cloned());
                 Arc::new(node)
             }
@@ -125,7 +130,7 @@ impl Listeners<'_> {
                 others.extend(old.by_ref().map(|node| (&node.ir.key, node)));
                 others.remove(&listener.key)
             });
-            nodes.push(self.node(listener, node));
+            nodes.push(self.node((listener, ir.bind.port), node));
         }
         let gone = others.into_values().chain(old);
         let gone = gone.flat_map(|listener| listener.routes().cloned());

@@ -3,9 +3,12 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use http::HeaderValue;
 use rustls::ServerConfig;
 
+use super::alt_svc;
 use super::class_counts::ClassCounts;
 use super::connections::{ConnectionLimits, Connections, CountedConnection};
 use super::hostname::HostIndex;
@@ -36,6 +39,8 @@ pub struct Port {
     forwards_tls: bool,
     /// Its open connections that are limited.
     connections: Arc<Connections>,
+    /// Whether its QUIC port is bound. Shared by consecutive tables.
+    pub(super) is_quic_bound: Arc<AtomicBool>,
 }
 
 impl Port {
@@ -58,6 +63,7 @@ impl Port {
             passes_tls_through: listeners.iter().any(is_passthrough),
             forwards_tls: is_tls && listeners.iter().any(|listener| !listener.is_http()),
             connections: old.map(|old| old.connections.clone()).unwrap_or_default(),
+            is_quic_bound: (old.map(|old| old.is_quic_bound.clone())).unwrap_or_default(),
             listeners,
             by_host,
         }
@@ -213,12 +219,14 @@ pub struct Listener {
     protected: Option<Arc<ProtectedHeaders>>,
     /// Responses to its requests. Survives table swaps while the listener exists.
     pub responses: Arc<ClassCounts>,
+    /// How clients learn of its HTTP/3, if it has that.
+    pub(super) alt_svc: Option<HeaderValue>,
 }
 
 impl Listener {
-    /// Indexes a listener that differs from `old` by `changes`. `attach` returns the nodes of its routes.
+    /// Indexes a listener of a port that differs from `old` by `changes`. `attach` returns the nodes of its routes.
     pub(super) fn new(
-        ir: Arc<ir::Listener>,
+        (ir, port): (Arc<ir::Listener>, u16),
         server: Option<Arc<Server>>,
         changes: &Changes<'_>,
         (old, states, made): (Option<&Arc<Self>>, &PolicyStates, &mut MadeRouters),
@@ -247,6 +255,7 @@ impl Listener {
             (hostname.clone(), router)
         };
         Self {
+            alt_svc: alt_svc::of(&ir, server.as_ref(), port),
             policies: (ir.policies.as_ref()).map(|it| Policies::new(it, states)),
             protected: protected::of_clients(ir.clients.as_ref()),
             responses: old.map(|old| old.responses.clone()).unwrap_or_default(),

@@ -2,6 +2,7 @@
 //! look-ups that do not allocate. Building cannot fail, and reuses every node of the previous table whose IR is equal.
 //! Must not know Kubernetes, sockets or HTTP connections.
 
+mod alt_svc;
 mod authentication;
 mod authorization;
 mod backend;
@@ -21,6 +22,7 @@ mod fault;
 mod filter;
 mod forward_stats;
 mod hostname;
+mod http3;
 mod labelled_durations;
 mod limits;
 mod listener;

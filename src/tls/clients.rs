@@ -79,8 +79,20 @@ impl ClientVerifier {
         connection: &'c ServerConnection,
         now: UnixTime,
     ) -> Result<Option<&'c CertificateDer<'static>>, Error> {
-        let is_strict = self.is_strict();
         let chain = connection.peer_certificates().unwrap_or_default();
+        // rustls has verified the certificate in a full handshake. On resumption it calls no verifier.
+        let is_verified = connection.handshake_kind() != Some(HandshakeKind::Resumed);
+        self.verified_chain(chain, is_verified, now)
+    }
+
+    /// Does what [`Self::verified`] does, for a chain that a strict verifier has verified in the handshake, or not.
+    pub(super) fn verified_chain<'c>(
+        &self,
+        chain: &'c [CertificateDer<'static>],
+        is_verified: bool,
+        now: UnixTime,
+    ) -> Result<Option<&'c CertificateDer<'static>>, Error> {
+        let is_strict = self.is_strict();
         let Some((leaf, intermediates)) = chain.split_first() else {
             return if is_strict {
                 Err(Error::NoCertificatesPresented)
@@ -88,8 +100,7 @@ impl ClientVerifier {
                 Ok(None)
             };
         };
-        // rustls has verified this certificate in the full handshake. On resumption it calls no verifier.
-        if is_strict && connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+        if is_strict && is_verified {
             return Ok(Some(leaf));
         }
         match self.strict.verify_client_cert(leaf, intermediates, now) {

@@ -16,6 +16,7 @@ use crate::ir::ServerTls;
 use crate::ir::keyed::KeyedMap;
 use crate::ir::tls::{CipherPolicy, ClientValidation};
 use crate::ir::tls_parameters::{self, Group};
+use crate::quic::QuicTls;
 
 /// The TLS configuration of a listener, and the verifier of its clients.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Server {
     /// and no ticket survives a change of the authorities that verify clients.
     pub config: Arc<ServerConfig>,
     pub(super) clients: Option<Arc<ClientVerifier>>,
+    /// The same for QUIC, made for its first connection: most listeners have none.
+    quic: OnceLock<Option<Arc<QuicTls>>>,
 }
 
 impl Server {
@@ -32,6 +35,26 @@ impl Server {
     pub fn needs_certificates(&self) -> bool {
         let clients = self.clients.as_ref();
         clients.is_some_and(|clients| clients.is_strict())
+    }
+
+    /// Returns the same configuration for QUIC; `None` if it does not permit TLS 1.3.
+    pub fn quic(&self) -> Option<&Arc<QuicTls>> {
+        let made = || QuicTls::new(&self.config).ok().map(Arc::new);
+        self.quic.get_or_init(made).as_ref()
+    }
+
+    /// Returns the valid certificate of a client with this chain, if it has one, also where no handshake has verified it.
+    ///
+    /// # Errors
+    /// When the client must not be served.
+    pub fn verified_chain<'c>(
+        &self,
+        chain: &'c [CertificateDer<'static>],
+    ) -> Result<Option<&'c CertificateDer<'static>>, Error> {
+        let clients = self.clients.as_ref();
+        clients.map_or(Ok(None), |clients| {
+            clients.verified_chain(chain, false, UnixTime::now())
+        })
     }
 
     /// Returns the valid certificate of a client whose handshake is complete, if it has one.
@@ -131,6 +154,7 @@ fn server(
     Ok(Arc::new(Server {
         config: Arc::new(config),
         clients,
+        quic: OnceLock::new(),
     }))
 }
 

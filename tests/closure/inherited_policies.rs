@@ -128,6 +128,7 @@ pub(crate) fn client_policy() -> impl Strategy<Value = Value> {
         Just(json!({"clientIP": {"xForwardedFor": {"trustedHops": 1}}})),
         Just(json!({"proxyProtocol": {"mode": "Required", "trustedCIDRs": ["10.0.0.0/8"]}})),
         Just(json!({"timeouts": {"idle": "10s"}, "strategy": "Overrides"})),
+        Just(json!({"http3": {}})),
     ];
     let spec = (proptest::collection::vec(from(), 1..3), sections);
     (metadata("c"), spec).prop_map(|(metadata, (targets, mut spec))| {

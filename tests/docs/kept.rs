@@ -17,10 +17,11 @@ enum Bound {
 use self::Bound::{Reason, Row};
 
 /// The parts of the program that read what clients, backends, other servers and pods send.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "datagrams",
     "dns",
     "http2",
+    "http3",
     "https",
     "key_sets",
     "peers",
@@ -142,6 +143,8 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("proxy/passwords.rs", "waiting", Row("passwords that wait")),
     ("proxy/prober.rs", "permits", Row("health checks")),
     ("proxy/prober.rs", "running", Row("health checks")),
+    ("proxy/quic_ports.rs", "open", Reason("ports of Gateways")),
+    ("proxy/worker.rs", "accepting", Reason("ports of Gateways")),
     (
         "proxy/request/external_auth/message.rs",
         "headers",
@@ -368,6 +371,10 @@ const UNBOUNDED: &[(&str, Bound)] = &[
         Reason("an empty message for each change of the table"),
     ),
     ("proxy/worker.rs", Reason("an error at the start")),
+    (
+        "proxy/worker_state/quic_socket.rs",
+        Reason("nothing: it closes once no worker uses the socket"),
+    ),
     ("status/stored.rs", Row("changes of stored statuses")),
     ("token_endpoint/mod.rs", Row("requests to OpenID providers")),
 ];

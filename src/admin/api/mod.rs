@@ -134,10 +134,16 @@ fn ports(state: &AdminState, table: &Table, query: &Query) -> Value {
         let requests = listener
             .is_http()
             .then(|| by_class(listener.responses.classes()));
+        let clients = listener.ir.clients.as_deref();
+        let http3 = clients.and_then(|clients| clients.http3.as_ref());
+        let http3 = http3.map(
+            |it| json!({"advertisedPort": it.advertised_port, "maxAge": it.max_age.as_secs()}),
+        );
         json!({
             "name": key.name.to_string(),
             "declaredBy": key.origin.to_string(),
             "protocol": listener.ir.protocol.name(),
+            "http3": http3,
             "hostname": listener.ir.hostname.to_string(),
             "routes": listener.ir.routes.len(),
             "requests": requests,

@@ -158,7 +158,7 @@ function sorting(parameters) {
 
 function listenerTable({ ports }) {
   const row = (port) => port.listeners.map((it) => [
-    `${it.declaredBy} listener ${it.name}`, port.address, it.protocol, it.hostname, number(it.routes), ...requestRates(it, port),
+    `${it.declaredBy} listener ${it.name}`, port.address, it.http3 ? `${it.protocol}, HTTP/3` : it.protocol, it.hostname, number(it.routes), ...requestRates(it, port),
     it.problems.length > 0 ? [badge("not in service", "bad"), ` ${it.problems.join("; ")}`] : badge("in service", "good"),
   ]);
   return table("Listeners by port", ["Listener", "Port", "Protocol", "Hostname", "#Routes", "#Requests/s", "#5xx/s", "State"], ports.flatMap(row));

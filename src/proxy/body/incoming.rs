@@ -1,7 +1,7 @@
-//! The body of a client's request, for HTTP/1 and HTTP/2. The only module that reads bodies from hyper
-//! and h2.
+//! The body of a client's request, for all versions of HTTP. The only module that reads bodies from hyper and h2.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
+use super::inbound::{Http3Body, Inbound};
 use crate::http2;
 use crate::proxy::grpc_web::Decoder;
 use crate::proxy::response::interim::Interim;
@@ -22,6 +23,8 @@ pub(crate) enum Incoming {
     Http1(hyper::body::Incoming),
     /// HTTP/2 stream body.
     Http2(StreamBody),
+    /// HTTP/3 stream body.
+    Http3(Box<Http3Body>),
     /// Another body, decoded from base64.
     Base64(Box<Base64Body>),
     /// What becomes of another body.
@@ -56,20 +59,33 @@ impl Incoming {
         continue_sender: &Interim,
     ) -> Self {
         let remaining = headers.get(CONTENT_LENGTH).and_then(length);
-        let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-        let has_content = remaining != Some(0);
-        let continue_sender =
-            if has_content && headers.get(http::header::EXPECT).is_some_and(expects) {
-                continue_sender.clone()
-            } else {
-                Interim::None
-            };
         Self::Http2(StreamBody {
             stream,
             remaining,
             data_ended: false,
-            continue_sender,
+            continue_sender: awaited_continue(remaining, headers, continue_sender),
         })
+    }
+
+    /// Does the same for an HTTP/3 request.
+    pub(crate) fn http3(
+        stream: Rc<Inbound>,
+        headers: &HeaderMap,
+        continue_sender: &Interim,
+    ) -> Self {
+        let remaining = headers.get(CONTENT_LENGTH).and_then(length);
+        let continue_sender = awaited_continue(remaining, headers, continue_sender);
+        Self::Http3(Box::new(Http3Body::new(stream, remaining, continue_sender)))
+    }
+}
+
+/// Returns the sender of the `100 (Continue)` that the client of a request waits for.
+fn awaited_continue(remaining: Option<u64>, headers: &HeaderMap, sender: &Interim) -> Interim {
+    let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    let has_content = remaining != Some(0);
+    match has_content && headers.get(http::header::EXPECT).is_some_and(expects) {
+        true => sender.clone(),
+        false => Interim::None,
     }
 }
 
@@ -97,6 +113,7 @@ impl Body for Incoming {
             Self::Empty => Poll::Ready(None),
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BoxError::from),
             Self::Http2(body) => body.poll_frame(cx),
+            Self::Http3(body) => body.poll_frame(cx),
             Self::Base64(body) => body.poll_frame(cx),
             Self::Derived(body) => Pin::new(body).poll_frame(cx),
         }
@@ -107,6 +124,7 @@ impl Body for Incoming {
             Self::Empty => true,
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.stream.is_end_stream(),
+            Self::Http3(body) => body.is_end_stream(),
             // The end may be inside a group.
             Self::Base64(_) => false,
             Self::Derived(body) => body.is_end_stream(),
@@ -119,6 +137,7 @@ impl Body for Incoming {
             Self::Http1(body) => body.size_hint(),
             Self::Base64(_) => SizeHint::default(),
             Self::Derived(body) => body.size_hint(),
+            Self::Http3(body) => body.size_hint(),
             Self::Http2(body) => body
                 .remaining
                 .map_or_else(SizeHint::default, SizeHint::with_exact),

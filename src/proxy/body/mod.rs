@@ -5,6 +5,7 @@ pub(super) mod buffered;
 pub(super) mod compressed_body;
 mod encoder;
 pub(super) mod grpc_web_body;
+pub(super) mod inbound;
 pub(super) mod incoming;
 pub(super) mod page_body;
 pub(super) mod processed_body;

@@ -9,12 +9,12 @@ use h2::{Reason, SendStream};
 use http::HeaderMap;
 use http_body::Body;
 
+use super::stream_response;
 use crate::byte_chain::leave_read_buffer;
 use crate::header_memory;
 use crate::http2::{self, Bodies, SendQueue, USUAL_TRAILERS, Waiting};
 use crate::proxy::activity::Activity;
 use crate::proxy::body::response_body::ResponseBody;
-use crate::proxy::error::Error;
 
 /// Size up to which the last part of a body goes to h2 before the client's window allows it. With h2's limit of streams, it
 /// bounds what a connection holds for a client that grants no window.
@@ -61,12 +61,10 @@ impl BodySender {
 
     /// Ends a gRPC response whose deadline has passed. Drops the rest of the body.
     pub(super) fn exceed_deadline(&mut self) {
-        let error = Error::RequestTimeout;
-        let mut trailers = HeaderMap::with_capacity(2);
-        let status = error.grpc_status();
-        status.insert_into(&mut trailers, error.message());
         // Fails only if the stream has ended.
-        let _ = self.sender.send_trailers(trailers);
+        let _ = self
+            .sender
+            .send_trailers(stream_response::deadline_trailers());
     }
 
     /// Sends until the body has ended. What waits counts for the connection, whose `bodies` these are.

@@ -233,6 +233,7 @@ async fn handshake(
         sni,
         is_verified: verified.is_some(),
         certificate: certificate.map(Box::new),
+        is_quic: false,
     };
     Ok(Greeted::Http(stream, client))
 }

@@ -12,7 +12,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::header::{ALT_SVC, CONNECTION, CONTENT_LENGTH};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::server::conn::http1;
@@ -68,7 +68,7 @@ pub(crate) async fn serve(
     loop {
         let tunnel = RefCell::new(None);
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
-            respond(client.clone(), activity.clone(), &tunnel, request)
+            respond(&client, activity.clone(), &tunnel, request)
         });
         let server = server(&client, matches!(io, ClientIo::Plain(_)));
         let observed =
@@ -125,7 +125,7 @@ pub(crate) async fn serve(
         let unread;
         (io, unread) = parts.io.into_inner().into_parts();
         if let Exit::Unread = end {
-            spawn_local(linger(io, client));
+            spawn_local(linger(io, client.clone()));
             return;
         }
         prefix = join(parts.read_buf, unread);
@@ -135,7 +135,7 @@ pub(crate) async fn serve(
             return Box::pin(relay).await;
         }
         if prefix.is_empty() {
-            spawn_local(park(io, activity, client));
+            spawn_local(park(io, activity, client.clone()));
             return;
         }
     }
@@ -179,7 +179,7 @@ fn server(client: &Client, is_plain: bool) -> http1::Builder {
 /// Responds to one request, in the form that hyper needs. `tunnel` receives the tunnel to relay after the 101 response is
 /// written.
 async fn respond(
-    client: Rc<Client>,
+    client: &Rc<Client>,
     activity: Rc<Activity>,
     tunnel: &RefCell<Option<Box<Tunnel>>>,
     request: Request<hyper::body::Incoming>,
@@ -192,8 +192,11 @@ async fn respond(
         Interim::None
     };
     let (parts, body) = request.into_parts();
-    let admitted = request::open(client, activity, interim, parts, body.into());
+    let admitted = request::open(client.clone(), activity, interim, parts, body.into());
     let mut response = admitted.serve().await;
+    if let Some(alternative) = client.alt_svc() {
+        response.headers_mut().entry(ALT_SVC).or_insert(alternative);
+    }
     if let Some(opened) = response.body_mut().take_tunnel() {
         tunnel.replace(Some(opened));
     }

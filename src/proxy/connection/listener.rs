@@ -10,11 +10,12 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::ir::{Bind, BindReport, Transport};
 use crate::proxy::worker_state::bound::Bound;
+use crate::quic::BoundSocket;
 use crate::settings::{Ports, container_port};
 
 /// Ports below this one need a permission.
 const PRIVILEGED: u16 = 1024;
-/// Size of the kernel's buffers of a UDP port, in bytes: all clients share them.
+/// Size of the kernel's buffers of a UDP or QUIC port, in bytes: all clients share them.
 const UDP_BUFFER: usize = 4 << 20;
 /// Accept backlog.
 const BACKLOG: i32 = 4096;
@@ -166,19 +167,22 @@ fn open_on(address: Option<IpAddr>, port: u16, transport: Transport) -> io::Resu
 fn open(address: SocketAddr, one_family: bool, transport: Transport) -> io::Result<Bound> {
     let (kind, protocol) = match transport {
         Transport::Tcp => (Type::STREAM, Protocol::TCP),
-        Transport::Udp => (Type::DGRAM, Protocol::UDP),
+        Transport::Udp | Transport::Quic => (Type::DGRAM, Protocol::UDP),
     };
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
     if address.is_ipv6() {
         socket.set_only_v6(one_family)?;
     }
-    if transport == Transport::Udp {
+    if transport != Transport::Tcp {
         // Best effort: the kernel has a limit of its own. With SO_REUSEADDR, others could bind the port too.
         let _ = socket.set_recv_buffer_size(UDP_BUFFER);
         let _ = socket.set_send_buffer_size(UDP_BUFFER);
         socket.bind(&address.into())?;
         socket.set_nonblocking(true)?;
-        return Ok(Bound::Udp(socket.into()));
+        return match transport {
+            Transport::Quic => BoundSocket::new(socket.into()).map(Bound::Quic),
+            Transport::Tcp | Transport::Udp => Ok(Bound::Udp(socket.into())),
+        };
     }
     socket.set_reuse_address(true)?;
     // Accepted sockets inherit it. Without it, small responses wait for ACKs. A socket that does not support it still works.
@@ -290,6 +294,26 @@ mod tests {
         let report = listeners.follow(&wanted, Ports::AsDeclared).report;
         let error = report.values().next().unwrap().clone().unwrap_err();
         assert!(error.contains("address already in use"), "{error}");
+    }
+
+    #[test]
+    fn quic_is_bound_beside_tcp_once_no_one_else_has_the_port() {
+        let (mut listeners, port) = (Listeners::default(), free_port());
+        let tcp = bind(LOCAL, port);
+        let wanted = [tcp, tcp.quic()];
+        let taken = std::net::UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let report = listeners.follow(&wanted, Ports::AsDeclared).report;
+        assert!(report[&tcp].is_ok());
+        let error = report[&tcp.quic()].clone().unwrap_err();
+        assert!(error.contains("address already in use"), "{error}");
+        drop(taken);
+        let changes = listeners.follow(&wanted, Ports::AsDeclared);
+        assert!(changes.report.values().all(Result::is_ok));
+        let opened: Vec<_> = changes.opened.iter().map(|(bind, _)| *bind).collect();
+        assert_eq!(opened, [tcp.quic()]);
+        drop(changes);
+        let changes = listeners.follow(&[tcp], Ports::AsDeclared);
+        assert_eq!(changes.closed, [tcp.quic()]);
     }
 
     #[test]

@@ -10,20 +10,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONTENT_LENGTH, DATE};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body::Body;
+use http::{HeaderMap, Method, Request, Response};
 
 use super::body_sender::{BodySender, Unsent};
 use super::http2_shared::Shared;
 use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
-use super::upgrade;
+use super::{stream_response, upgrade};
 use crate::header_memory;
 use crate::http2::{self, StreamReader, StreamWriter, Waiting};
 use crate::ir::grpc::is_grpc;
-use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
-use crate::proxy::activity::{Activity, BodyPace, Phase};
+use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::incoming::Incoming;
 use crate::proxy::body::response_body::ResponseBody;
 use crate::proxy::body::tunnel::Tunnel;
@@ -127,7 +124,8 @@ impl Stream {
         let head = connection.heads.take(request, received);
         let client = &connection.client;
         let is_grpc = *request.method() == Method::POST && is_grpc(request.headers());
-        let pace = pace(request, is_grpc);
+        let has_body = !request.body().is_end_stream();
+        let pace = stream_response::pace(request.headers(), is_grpc, has_body);
         let activity = Activity::stream(&client.worker.clock, &client.limits, pace);
         Self {
             id: respond.stream_id().as_u32(),
@@ -204,7 +202,7 @@ impl Stream {
         };
         let (mut head, _) = response.into_parts();
         let client = self.connection.client.clone();
-        self.complete_headers(&mut head.headers);
+        stream_response::complete_headers(&client, &mut head.headers);
         self.count_headers(&mut head.headers);
         let head = Response::from_parts(head, ());
         let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
@@ -267,13 +265,6 @@ impl Stream {
         }
     }
 
-    fn complete_headers(&self, headers: &mut HeaderMap) {
-        let worker = &self.connection.client.worker;
-        remove_connection_headers(headers);
-        let date = || worker.date.header(&worker.clock);
-        headers.entry(DATE).or_insert_with(date);
-    }
-
     fn count_headers(&self, headers: &mut HeaderMap) {
         self.connection.bodies.send_queue().count_headers(headers);
     }
@@ -285,18 +276,8 @@ impl Stream {
         is_head: bool,
     ) -> Result<Option<(SendStream<Bytes>, ResponseBody)>, h2::Error> {
         let (mut head, mut body) = response.into_parts();
-        self.complete_headers(&mut head.headers);
-        let mut is_empty = body.is_end_stream();
-        if !is_empty {
-            if let Some(length) = body.size_hint().exact() {
-                let length = || length.into();
-                head.headers.entry(CONTENT_LENGTH).or_insert_with(length);
-            }
-            if is_head || has_no_content(head.status) {
-                body.skip();
-                is_empty = true;
-            }
-        }
+        let client = &self.connection.client;
+        let is_empty = !stream_response::begin(client, &mut head, &mut body, is_head);
         self.count_headers(&mut head.headers);
         let head = Response::from_parts(head, ());
         let sender = self.respond.borrow_mut().send_response(head, is_empty)?;
@@ -304,48 +285,10 @@ impl Stream {
     }
 }
 
-/// Reports whether responses with this status have no content (RFC 9110, 15.3.5 and 15.4.5).
-fn has_no_content(status: StatusCode) -> bool {
-    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-}
-
-/// Removes connection-specific headers (RFC 9113, 8.2.2).
-fn remove_connection_headers(headers: &mut HeaderMap) {
-    if headers.keys().any(is_hop_by_hop) {
-        for name in HOP_BY_HOP {
-            headers.remove(name);
-        }
-    }
-}
-
-/// Whether the request body may pause.
-fn pace(request: &Request<RecvStream>, is_grpc: bool) -> BodyPace {
-    if is_grpc {
-        BodyPace::Any
-    } else if request.body().is_end_stream() || request.headers().contains_key(CONTENT_LENGTH) {
-        BodyPace::Steady
-    } else {
-        BodyPace::SteadyUntilResponse
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-    use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
-
     use super::super::in_place::in_place;
     use super::*;
-
-    #[test]
-    fn removes_connection_headers() {
-        let mut headers = HeaderMap::new();
-        for name in [CONNECTION, UPGRADE, CONTENT_TYPE] {
-            headers.insert(name, HeaderValue::from_static("x"));
-        }
-        remove_connection_headers(&mut headers);
-        assert_eq!(headers.keys().collect::<Vec<_>>(), [CONTENT_TYPE]);
-    }
 
     #[test]
     fn stream_state_is_small() {

@@ -1,5 +1,5 @@
-//! Tunnels of upgraded connections, such as WebSocket. Over HTTP/1, a failure ends its direction; over HTTP/2, it ends
-//! both.
+//! Tunnels of upgraded connections, such as WebSocket. Over HTTP/1, a failure ends its direction; over HTTP/2 and HTTP/3, it
+//! ends both.
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -13,7 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay as copy};
 use super::splice::MaybeSocket;
-use crate::http2::{StreamReader, StreamWriter};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::runtime::clock::Clock;
 use crate::telemetry::metrics::TimeoutKind;
@@ -44,14 +43,19 @@ pub(crate) async fn relay(
     }
 }
 
-/// Copies between the backend and an HTTP/2 stream, where a failure of one side ends both (RFC 8441, 5).
-pub(crate) async fn relay_stream(
+/// Copies between the backend and a stream of HTTP/2 or HTTP/3, where a failure of one side ends both (RFC 8441, 5, and RFC
+/// 9220, 3).
+pub(super) async fn relay_stream<R, W>(
     tunnel: Tunnel,
-    reader: StreamReader,
-    writer: &mut StreamWriter,
+    reader: R,
+    writer: W,
     clock: &Rc<Clock>,
     idle: Duration,
-) -> RelayEnd<Stopped> {
+) -> RelayEnd<Stopped>
+where
+    R: AsyncRead + MaybeSocket + Unpin,
+    W: AsyncWrite + MaybeSocket + Unpin,
+{
     let to_client = Cell::default();
     let client = Side {
         reader,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{HOST, LOCATION};
-use http::{HeaderMap, HeaderValue, Version, request};
+use http::{HeaderMap, HeaderValue, request};
 use rand::RngExt;
 
 use super::authentication::{Arrival, Credentials};
+use super::framing::is_multiplexed;
 use super::headers::{self, NormalizedRequest};
 use super::path::{self, PathState};
 use super::policies::{self, Passed, PolicyResult};
@@ -166,7 +167,7 @@ pub(super) fn admit(
 /// Refuses calls of gRPC over a version of HTTP that does not carry them.
 fn carries(rule: &Rule, parts: &request::Parts) -> Result<(), Box<PolicyRefusal>> {
     let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
-    match is_call && parts.version < Version::HTTP_2 {
+    match is_call && !is_multiplexed(parts.version) {
         true => Err(Box::new(Error::GrpcOverHttp1.into())),
         false => Ok(()),
     }

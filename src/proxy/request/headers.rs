@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 
+use super::framing::is_multiplexed;
 use crate::ir::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 use crate::ir::protected_headers::has_symbol;
 use crate::proxy::client::forwarding_names::{
@@ -169,8 +170,8 @@ pub(crate) fn normalize(
     if present.aliases {
         remove_aliases(&mut parts.headers);
     }
-    if parts.version == Version::HTTP_2 {
-        check_http2(parts, present)?;
+    if is_multiplexed(parts.version) {
+        check_fields(parts, present)?;
     } else {
         check_framing(parts, present)?;
     }
@@ -219,18 +220,19 @@ fn is_of_http(method: &Method) -> bool {
 }
 
 /// Returns the number of headers, of which the cookies of HTTP/2 are one in as many fields as the client likes (RFC 9113, 8.2.3).
+/// Those of HTTP/3 are one field already.
 #[cold]
 fn lines(parts: &request::Parts) -> usize {
-    let more_cookies = match parts.version {
-        Version::HTTP_2 => parts.headers.get_all(COOKIE).iter().skip(1).count(),
-        _ => 0,
+    let more_cookies = match is_multiplexed(parts.version) {
+        true => parts.headers.get_all(COOKIE).iter().skip(1).count(),
+        false => 0,
     };
     parts.headers.len() - more_cookies
 }
 
-/// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate
-/// lengths.
-fn check_http2(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
+/// Checks of RFC 9113, 8.2 and 8.3, and RFC 9114, 4.2 and 4.3, that reading a head leaves to its caller: blanks around
+/// values and duplicate lengths.
+fn check_fields(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if parts
         .headers
@@ -307,7 +309,7 @@ fn decide_host(
         };
     };
     let host = last.parse(authority.as_str().as_bytes())?;
-    if parts.version == Version::HTTP_2
+    if is_multiplexed(parts.version)
         && let Some(header) = first
         && !header
             .as_bytes()

@@ -10,6 +10,7 @@ mod error_response;
 pub(super) mod exchange;
 mod external_auth;
 mod filters;
+mod framing;
 pub(super) mod headers;
 mod identity;
 mod mirror;

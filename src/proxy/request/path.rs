@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Uri, Version, request};
+use http::{HeaderValue, Method, Uri, request};
 
+use super::framing::is_multiplexed;
 use crate::ir::client::PathSettings;
 use crate::ir::path_normalization::{self, Normalized};
 use crate::ir::request_path::RequestPath;
@@ -38,10 +39,9 @@ pub(super) fn normalize(
     if path == "*" && parts.method == Method::OPTIONS {
         return Ok(Default::default());
     }
-    // RFC 9113, 8.3.1: only HTTP/1's absolute form may omit the path before a query.
-    let misses_path = |target: &PathAndQuery| {
-        parts.version == Version::HTTP_2 && target.as_str().starts_with('?')
-    };
+    // RFC 9113, 8.3.1, and RFC 9114, 4.3.1: only HTTP/1's absolute form may omit the path before a query.
+    let misses_path =
+        |target: &PathAndQuery| is_multiplexed(parts.version) && target.as_str().starts_with('?');
     if !path.starts_with('/') || parts.uri.path_and_query().is_none_or(misses_path) {
         return Err(Error::BadRequest("the request target is not a path"));
     }

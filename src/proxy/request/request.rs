@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, request};
 use http_body::Body as _;
 use tokio::time::Instant;
 
@@ -18,6 +18,7 @@ use super::attempts::{self, ResponseSource};
 use super::authentication::{Credentials, Unverified};
 use super::compression::compress;
 use super::error_pages::fetch;
+use super::framing::is_multiplexed;
 use super::negotiation::{Negotiated, wanted_page};
 use super::policies::Passed;
 use super::policy_refusal::PolicyRefusal;
@@ -93,7 +94,7 @@ pub(crate) fn open(
     incoming: Incoming,
 ) -> Admitted {
     client.on_request();
-    let closes = client.is_terminating() && parts.version != Version::HTTP_2;
+    let closes = client.is_terminating() && !is_multiplexed(parts.version);
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity, &client.kept_bytes);
     Admitted {

@@ -1,4 +1,4 @@
-//! Informational responses (RFC 9110, 15.2) to a client, for HTTP/1 and HTTP/2.
+//! Informational responses (RFC 9110, 15.2) to a client, for all versions of HTTP.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use http::{HeaderMap, Response, StatusCode};
 
+use super::outbound::Outbound;
 use crate::header_memory;
 use crate::http2::Bodies;
 use crate::proxy::client::Client;
@@ -18,6 +19,8 @@ pub(crate) enum Interim {
     Http1(Rc<Client>),
     /// HTTP/2 stream, and the bodies of its connection.
     Http2(Rc<RefCell<SendResponse<Bytes>>>, Rc<Bodies>),
+    /// HTTP/3 stream.
+    Http3(Rc<Outbound>),
     /// Sends nothing: HTTP/1.0 has no informational responses, and some requests need none.
     None,
 }
@@ -46,6 +49,7 @@ impl Interim {
                 // response is needed.
                 let _ = stream.borrow_mut().send_informational(response);
             }
+            Self::Http3(stream) => stream.push_interim(status, headers),
             Self::None => {}
         }
     }

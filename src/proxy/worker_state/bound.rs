@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+
+use crate::quic::BoundSocket;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -10,6 +13,8 @@ pub(in crate::proxy) enum Bound {
     Tcp(TcpListener),
     /// A socket for datagrams.
     Udp(UdpSocket),
+    /// A socket for QUIC.
+    Quic(Arc<BoundSocket>),
 }
 
 impl Bound {
@@ -18,6 +23,7 @@ impl Bound {
         match self {
             Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
             Self::Udp(socket) => socket.try_clone().map(Self::Udp),
+            Self::Quic(socket) => Ok(Self::Quic(socket.clone())),
         }
     }
 
@@ -26,6 +32,7 @@ impl Bound {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
             Self::Udp(socket) => socket.local_addr(),
+            Self::Quic(socket) => Ok(socket.local_addr()),
         }
     }
 }

@@ -145,6 +145,14 @@ impl Ports {
     }
 }
 
+/// Returns the limits of new connections to a port, where `limits` are those of the process.
+pub(in crate::proxy) fn limits_of(port: &Port, limits: &Limits) -> Limits {
+    match port.connection_settings() {
+        Some(settings) => limits_with(limits, settings),
+        None => limits.clone(),
+    }
+}
+
 /// Returns the limits of the process with what policies set.
 fn limits_with(limits: &Limits, settings: &ConnectionSettings) -> Limits {
     // Destructured, so that a new field fails to compile until it is handled here.

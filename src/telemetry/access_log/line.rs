@@ -66,6 +66,7 @@ impl Line {
         line.extend_from_slice(b",\"path\":");
         write_excerpt(line, parts.uri.path().as_bytes(), PATH_LENGTH);
         line.extend_from_slice(match parts.version {
+            Version::HTTP_3 => b",\"protocol\":\"HTTP/3\"",
             Version::HTTP_2 => b",\"protocol\":\"HTTP/2\"",
             Version::HTTP_10 => b",\"protocol\":\"HTTP/1.0\"",
             _ => b",\"protocol\":\"HTTP/1.1\"",

@@ -166,6 +166,7 @@ impl RequestSpan {
             method: SpanMethod::of(&parts.method),
             path: cut(parts.uri.path()),
             version: match parts.version {
+                Version::HTTP_3 => "3",
                 Version::HTTP_2 => "2",
                 Version::HTTP_10 => "1.0",
                 _ => "1.1",

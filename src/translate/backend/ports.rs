@@ -70,7 +70,7 @@ fn find_port(ports: &[ServicePort], port: PortRef) -> Result<&ServicePort, Fault
         .ok_or_else(|| {
             let needed = match port.transport {
                 Transport::Tcp => "TCP",
-                Transport::Udp => "UDP",
+                Transport::Udp | Transport::Quic => "UDP",
             };
             let message = format!("has port {wanted}, but not for {needed}, which the route needs");
             Fault::new(Reason::UnsupportedProtocol, message)

@@ -10,6 +10,7 @@ use crate::ir::{ListenerKey, ObjectRef};
 
 use super::super::changes::Changes;
 use super::super::gateway::attachment::Parents;
+use super::super::gateway::quic::Quic;
 use super::super::input::Input;
 use super::super::policy::inherited::{Attachments, Credentials, InheritedPolicies};
 use super::super::source::Source;
@@ -117,6 +118,11 @@ impl Attachments for OfRoutes<'_> {
     fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.input.read(|| Source::ListenersOf(gateway.clone()));
         self.parents.on_port_of(gateway, listener)
+    }
+
+    fn quic(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Quic {
+        self.input.read(|| Source::ListenersOf(gateway.clone()));
+        Quic::of(self.parents, gateway, listener)
     }
 
     fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text> {

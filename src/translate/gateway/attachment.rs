@@ -18,6 +18,7 @@ use super::{priority, selector};
 use crate::translate::changes::Changes;
 use crate::translate::consumer::Consumer;
 use crate::translate::input::Input;
+use crate::translate::protocol::Protocol;
 use crate::translate::reason::{Fault, Reason};
 use crate::translate::source::Source;
 
@@ -97,7 +98,9 @@ pub(in crate::translate) struct Parent {
     pub(in crate::translate) key: Arc<ListenerKey>,
     /// The consumer on whose behalf its routes send requests to backends.
     pub(in crate::translate) consumer: Consumer,
-    port: (u16, Transport),
+    pub(super) port: (u16, Transport),
+    /// Whether its protocol is HTTPS.
+    pub(super) is_https: bool,
     /// Its hostname alone.
     hosts: Hostnames,
     /// Kinds of routes that may attach.
@@ -140,6 +143,7 @@ impl Parents {
     ) {
         let (objects, default) =
             parents.map_or_else(Default::default, |it| (it.objects, it.default));
+        let udp = self.udp_listeners(gateway);
         let names = objects.iter().map(|(name, _)| name.clone()).collect();
         let previous = match objects.is_empty() {
             true => self.gateways.remove(gateway),
@@ -171,6 +175,18 @@ impl Parents {
             self.defaults.extend(default);
             changes.announce(Source::DefaultGateways);
         }
+        if self.udp_listeners(gateway) != udp {
+            // No listener has HTTP/3 on their ports.
+            changes.announce(Source::ListenersOf(gateway.clone()));
+        }
+    }
+
+    /// Returns the UDP listeners of a Gateway and its ListenerSets, in order, with their ports.
+    fn udp_listeners(&self, gateway: &ObjectRef) -> Vec<(u16, Arc<ListenerKey>)> {
+        let listeners = self.of_gateway(gateway).map(|place| &self[place]);
+        let listeners = listeners.filter(|listener| listener.port.1 == Transport::Udp);
+        let key = |listener: &Parent| (listener.port.0, listener.key.clone());
+        listeners.map(key).collect()
     }
 
     /// Inserts a new ListenerSet of a Gateway. `place` is its place among all of the Gateway.
@@ -408,6 +424,7 @@ impl Parent {
             },
             key: Arc::new(listener.key.clone()),
             port: listener.port(),
+            is_https: listener.protocol == Protocol::Https,
             hosts: Arc::new(vec![listener.hostname.clone()]),
             kinds: listener.kinds.clone(),
             namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),

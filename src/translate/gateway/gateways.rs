@@ -14,7 +14,7 @@ use super::frontend::ClientAuthorities;
 use super::port_claims::PortClaims;
 use super::set_parents::SetParents;
 use super::translated::Translated;
-use super::{gateway, overlap, released};
+use super::{gateway, overlap, quic, released};
 use crate::api::gateway::{Gateway, GatewayClass};
 use crate::ir::{ObjectRef, Port};
 use crate::provision::data_plane::DataPlane;
@@ -218,11 +218,20 @@ impl Gateways {
                 (self.assembly).add_sets((&name, translated), &sets, parents, totals, report);
             }
         }
+        let mut with_other_ports = Vec::new();
         for (name, places) in listeners {
             let output = self.gateways.get(name);
             if let Some(translated) = output.and_then(|output| output.translated.as_ref()) {
                 (self.assembly).update_listeners((name, translated), &places, totals, report);
+                let known = self.data_planes.get(name).map(|it| &it.udp_ports);
+                let had_quic = known != translated.data_plane.as_ref().map(|it| &it.udp_ports);
+                if had_quic || places.iter().any(|place| quic::is_on(totals, *place)) {
+                    with_other_ports.push(name.clone());
+                }
             }
+        }
+        for name in with_other_ports {
+            self.put_data_plane(&name, totals);
         }
         for name in names {
             self.assemble_one(&name, totals, report);
@@ -234,18 +243,26 @@ impl Gateways {
         let translated = output.and_then(|output| output.translated.as_ref());
         let released = output.and_then(|output| output.released.clone());
         put(&mut report.statuses.released.gateways, name, released);
-        let data_plane = translated.and_then(|it| it.data_plane.clone());
-        put(&mut self.data_planes, name, data_plane);
         let places = self.parents.of_gateway(name).collect();
         let gone = self
             .assembly
             .replace((name, translated), places, totals, report);
+        self.put_data_plane(name, totals);
         for set in gone {
             // Another Gateway may have it by now.
             if self.sets.of_set(&set).is_none_or(|owner| owner == name) {
                 put(&mut report.statuses.listener_sets, &set, None);
             }
         }
+    }
+
+    fn put_data_plane(&mut self, name: &ObjectRef, totals: &[OnListener]) {
+        let output = self.gateways.get(name);
+        let translated = output.and_then(|output| output.translated.as_ref());
+        let own = translated.and_then(|translated| translated.data_plane.as_ref());
+        let parents = &self.parents;
+        let data_plane = own.map(|own| quic::with_ports((name, own), parents, totals));
+        put(&mut self.data_planes, name, data_plane);
     }
 
     /// Returns all ports, in order.

@@ -19,6 +19,7 @@ mod overlap;
 pub(super) mod parameters;
 mod port_claims;
 pub(super) mod priority;
+pub(in crate::translate) mod quic;
 mod released;
 pub(super) mod report;
 mod selector;

@@ -7,6 +7,8 @@
 pub mod goldens;
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod http2;
+#[allow(dead_code, reason = "only a part of the modules is called")]
+mod http3;
 pub mod mutate;
 pub mod objects;
 #[allow(dead_code, reason = "only a part of the modules is called")]

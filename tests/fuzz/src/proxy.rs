@@ -22,6 +22,7 @@ mod sign_in_fault;
 pub(crate) mod request {
     #[path = "../../../tests/fuzz/src/proxy/external_auth.rs"]
     pub(crate) mod external_auth;
+    mod framing;
     mod headers;
     mod path;
     mod spelling;

@@ -152,6 +152,37 @@ fn validates_http2_of_client_policies() {
 }
 
 #[test]
+fn validates_http3_of_client_policies() {
+    let rows = [
+        ("Gateway", "http3: {}", ""),
+        (
+            "Gateway",
+            "http3: {advertisedPort: 65535, maxAge: 8760h}",
+            "",
+        ),
+        (
+            "Gateway",
+            "http3: {advertisedPort: 0}",
+            "greater than or equal to 1",
+        ),
+        (
+            "Gateway",
+            "http3: {advertisedPort: 65536}",
+            "less than or equal to 65535",
+        ),
+        ("Gateway", "http3: {maxAge: 999ms}", "must be 1s to 8760h"),
+        ("Gateway", "http3: {maxAge: 8761h}", "must be 1s to 8760h"),
+        ("Gateway", "http3: {maxAge: soon}", "spec.http3.maxAge"),
+        (
+            "ListenerSet",
+            "http3: {}",
+            "only clientIP, tls and path are for them",
+        ),
+    ];
+    check(&rows.map(|(kind, sections, expected)| (kind, sections.to_owned(), expected)));
+}
+
+#[test]
 fn validates_connections_of_client_policies() {
     let trusted = "trustedCIDRs: [10.0.0.0/8]";
     let rows = [

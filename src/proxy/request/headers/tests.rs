@@ -30,14 +30,24 @@ fn http1(
     Ok((normal, parts))
 }
 
+/// Normalizes a request of HTTP/2, and checks that the outcome is that of HTTP/3.
 fn http2(
     target: &str,
     fields: &[(&str, &str)],
 ) -> Result<(NormalizedRequest, request::Parts), Error> {
-    let mut parts = parts(Version::HTTP_2, target, fields);
-    let normal = normalize(&mut parts, &mut LastHost::default(), 100)?;
-    path::normalize(&mut parts, None)?;
-    Ok((normal, parts))
+    let normalized = |version| {
+        let mut parts = parts(version, target, fields);
+        let normal = normalize(&mut parts, &mut LastHost::default(), 100)?;
+        path::normalize(&mut parts, None)?;
+        Ok((normal, parts))
+    };
+    let outcome: Result<(NormalizedRequest, request::Parts), Error> = normalized(Version::HTTP_2);
+    match (&outcome, normalized(Version::HTTP_3)) {
+        (Ok((_, http2)), Ok((_, http3))) => assert_eq!(http2.headers, http3.headers),
+        (Err(http2), Err(http3)) => assert_eq!(*http2, http3),
+        (_, http3) => panic!("{target} {fields:?}: {:?} over HTTP/3", http3.err()),
+    }
+    outcome
 }
 
 #[test]

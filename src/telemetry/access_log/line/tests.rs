@@ -24,6 +24,24 @@ fn begun(path: &str) -> Line {
 static ROUTE: LazyLock<ObjectRef> =
     LazyLock::new(|| ObjectRef::gateway_api("HTTPRoute", "default", "demo"));
 
+#[test]
+fn lines_have_the_version_of_the_request() {
+    for (version, expected) in [
+        (http::Version::HTTP_10, "HTTP/1.0"),
+        (http::Version::HTTP_11, "HTTP/1.1"),
+        (http::Version::HTTP_2, "HTTP/2"),
+        (http::Version::HTTP_3, "HTTP/3"),
+    ] {
+        let request = Request::get("/").version(version).body(()).unwrap();
+        let (parts, ()) = request.into_parts();
+        let mut line = Line::default();
+        line.begin(0, &mut TimestampText::default(), CLIENT, &parts);
+        let text = String::from_utf8(line.text).unwrap();
+        let expected = format!("\"protocol\":\"{expected}\"");
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
 fn completion() -> Completion<'static> {
     Completion {
         status: 200,

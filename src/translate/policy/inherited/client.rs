@@ -1,6 +1,8 @@
 //! ClientPolicies: how clients connect, and where their addresses come from.
 
 mod headers;
+mod http3;
+mod limited;
 mod path;
 mod tls;
 
@@ -19,15 +21,13 @@ use crate::api::inherited_policy::Unreadable;
 use crate::ir::ObjectRef;
 use crate::ir::client::{self, AddressSource, ClientAddress, ConnectionSettings, ProxyMode};
 
+use self::limited::{Limit, limited};
 use super::access::cidrs;
 use super::policy::{Content, Policy, Section};
 use crate::translate::duration;
 use crate::translate::policy::policy_status::unreadable_fault;
 use crate::translate::policy::windows::windows;
 use crate::translate::reason::{ConditionType, Fault, invalid};
-
-/// A time, and its text.
-type Limit = (Duration, &'static str);
 
 /// Maximum of `maxConnectionAge`.
 const MAX_AGE: Limit = (Duration::from_secs(7 * 24 * 3600), "168h");
@@ -46,6 +46,7 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
         connections,
         headers,
         http2,
+        http3,
         tls,
         path,
     } = &object.spec;
@@ -72,6 +73,7 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
     set(Section::Connections, connections.map(self::connections));
     set(Section::Headers, headers.as_ref().map(headers::headers));
     set(Section::Http2, http2.as_ref().map(self::http2));
+    set(Section::Http3, http3.as_ref().map(http3::http3));
     set(Section::Tls, tls.as_ref().map(|it| tls::tls(&name, it)));
     set(Section::Path, path.as_ref().map(|it| path::path(&name, it)));
     if target_refs.iter().any(|target| target.kind != "Gateway") {
@@ -221,17 +223,6 @@ fn timeouts(section: &ClientTimeouts) -> Result<Content, Fault> {
         max_age: max_age.transpose()?,
         ..ConnectionSettings::default()
     }))
-}
-
-/// Parses a time of at least a second.
-fn limited(text: &str, field: &str, (most, name): Limit) -> Result<Duration, Fault> {
-    match duration::parse(text, field) {
-        Ok(time) if time < Duration::from_secs(1) || time > most => {
-            invalid(format!("{field}: must be 1s to {name}"))
-        }
-        Ok(time) => Ok(time),
-        Err(fault) => invalid(fault.message),
-    }
 }
 
 fn connections(section: &ConnectionLimits) -> Result<Content, Fault> {

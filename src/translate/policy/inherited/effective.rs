@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
-use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
+use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings, ProxyMode};
 use crate::ir::http2::Http2Windows;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
@@ -139,8 +139,13 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
     }
 }
 
-/// Returns how clients connect. `levels` are those of a listener, and `of_port` those of its port.
-pub(super) fn clients(levels: &Levels<'_>, of_port: &Levels<'_>) -> ClientPolicies {
+/// Returns how clients connect. `levels` are those of a listener, and `of_port` those of its port, which `takes_quic` if that
+/// may have HTTP/3.
+pub(super) fn clients(
+    levels: &Levels<'_>,
+    of_port: &Levels<'_>,
+    takes_quic: bool,
+) -> ClientPolicies {
     let applied = |section| usable(of_port, section);
     let proxy_protocol = match applied(Section::ProxyProtocol) {
         Some((_, Content::ProxyProtocol(protocol))) => Some(protocol.clone()),
@@ -173,6 +178,12 @@ pub(super) fn clients(levels: &Levels<'_>, of_port: &Levels<'_>) -> ClientPolici
             _ => None,
         },
         proxy_protocol,
+        http3: match applied(Section::Http3) {
+            Some((_, Content::Http3(http3))) => {
+                Some(*http3).filter(|_| takes_quic && proxied_by(of_port).is_none())
+            }
+            _ => None,
+        },
         unknown_protocol: unknown(&of_port.applied(Section::ProxyProtocol)),
         connections: connections.map(Arc::new),
     }
@@ -192,6 +203,20 @@ fn address(applied: &[OnLevel<'_>]) -> Option<Enforced<ClientAddress>> {
         Ok(_) => None,
         Err(why) => Some(Enforced::Broken(why.into())),
     }
+}
+
+/// Returns the policy due to which connections of a port may begin with a header of the PROXY protocol, which those of QUIC do
+/// not have. It is also one that cannot be used: what it would say is not known.
+pub(super) fn proxied_by<'a>(of_port: &Levels<'a>) -> Option<OnLevel<'a>> {
+    let applied = of_port.applied(Section::ProxyProtocol);
+    let last = applied.last().copied();
+    let broken = last.filter(|it| it.content().is_err());
+    let is_on = |it: &OnLevel<'_>| match it.usable() {
+        Some(Content::ProxyProtocol(protocol)) => protocol.mode != ProxyMode::Off,
+        _ => false,
+    };
+    let usable = usable(of_port, Section::ProxyProtocol).map(|(it, _)| it);
+    broken.or(usable.filter(is_on))
 }
 
 /// Returns why it is unknown where connections come from.

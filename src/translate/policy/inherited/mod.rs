@@ -18,6 +18,7 @@ mod loosened;
 mod merge;
 mod path;
 mod policy;
+mod quic;
 mod rate_limit;
 mod reach;
 mod route;
@@ -50,6 +51,7 @@ use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
 use crate::translate::filter::external_auth;
 use crate::translate::gateway::attachment::Parents;
+use crate::translate::gateway::quic::Quic;
 use crate::translate::input::Input;
 use crate::translate::reason::ConditionType;
 use crate::translate::source::Source;
@@ -62,9 +64,12 @@ pub(in crate::translate) struct InheritedPolicies {
     touched: BTreeSet<ObjectRef>,
     /// What the same policies require, so that all rules and listeners share it. Of this set of policies alone.
     required: RefCell<FxHashMap<Combination, Arc<Policies>>>,
-    /// The same of how clients connect, by the policies on a listener and on its port.
-    clients: RefCell<FxHashMap<(Combination, Combination), Arc<ClientPolicies>>>,
+    /// The same of how clients connect.
+    clients: RefCell<FxHashMap<ClientsKey, Arc<ClientPolicies>>>,
 }
+
+/// What decides how clients connect: the policies on a listener and on its port, and whether this may have HTTP/3.
+type ClientsKey = (Combination, Combination, bool);
 
 /// A server that a policy names.
 pub(in crate::translate) struct NamedServer<'a> {
@@ -217,10 +222,15 @@ impl InheritedPolicies {
         };
         let levels = Levels::new(&self.index, path, existing);
         let of_port = Levels::of_port(&self.index, (place.gateway, place.listener), existing);
-        let key = (levels.combination(), of_port.combination());
+        let on_port = of_port.combination();
+        let sets_http3 = on_port.iter().any(|it| it.1 == Section::Http3);
+        let takes_quic =
+            sets_http3 && Quic::of(parents, place.gateway, place.listener) == Quic::Possible;
+        let key = (levels.combination(), on_port, takes_quic);
         let mut known = self.clients.borrow_mut();
         let known = known.entry(key);
-        let clients = known.or_insert_with(|| Arc::new(effective::clients(&levels, &of_port)));
+        let clients = || Arc::new(effective::clients(&levels, &of_port, takes_quic));
+        let clients = known.or_insert_with(clients);
         Some(clients.clone()).filter(|clients| !clients.are_none())
     }
 

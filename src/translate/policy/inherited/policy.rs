@@ -15,7 +15,7 @@ use crate::ir::authentication::{ApiKeys, Basic, Require};
 use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{
-    ClientAddress, ConnectionSettings, PathSettings, ProxyProtocol, TlsSettings,
+    ClientAddress, ConnectionSettings, Http3, PathSettings, ProxyProtocol, TlsSettings,
 };
 use crate::ir::limit::Limits;
 use crate::ir::oidc::Oidc;
@@ -102,6 +102,8 @@ pub(super) enum Section {
     Headers,
     /// `http2` of a ClientPolicy.
     Http2,
+    /// `http3` of a ClientPolicy.
+    Http3,
     /// `tls` of a ClientPolicy.
     Tls,
     /// `path` of a ClientPolicy.
@@ -149,6 +151,8 @@ pub(super) enum Content {
     ProxyProtocol(Arc<ProxyProtocol>),
     /// The address of a client.
     ClientIp(Arc<ClientAddress>),
+    /// HTTP/3.
+    Http3(Http3),
     /// TLS of clients.
     Tls(Arc<TlsSettings>),
     /// Paths of requests.
@@ -178,6 +182,7 @@ impl Section {
             Self::Connections => "spec.connections",
             Self::Headers => "spec.headers",
             Self::Http2 => "spec.http2",
+            Self::Http3 => "spec.http3",
             Self::Tls => "spec.tls",
             Self::Path => "spec.path",
             Self::RequestBody => "spec.requestBody",
@@ -215,7 +220,8 @@ impl Section {
             | Self::Timeouts
             | Self::Connections
             | Self::Headers
-            | Self::Http2 => true,
+            | Self::Http2
+            | Self::Http3 => true,
         }
     }
 

@@ -15,6 +15,7 @@ use super::index::Index;
 use super::is_route;
 use super::path::{Path, Sections};
 use super::policy::Target;
+use crate::translate::gateway::quic::Quic;
 use crate::translate::input::Input;
 use crate::translate::memo::Reads;
 use crate::translate::source::Source;
@@ -34,6 +35,8 @@ pub(super) enum Distinguish {
     Requests,
     /// These, and the policies on the connections of their ports.
     Connections,
+    /// These, and whether they may have HTTP/3.
+    Quic,
 }
 
 /// The listeners that the requests to an object come through.
@@ -90,10 +93,13 @@ impl<'a> Known<'a> {
             let name = has_own.then(|| key.name.clone());
             let of_port = match by {
                 Distinguish::Requests => Vec::new(),
-                Distinguish::Connections => self.targets_on_port_of(&gateway, &key),
+                Distinguish::Connections | Distinguish::Quic => {
+                    self.targets_on_port_of(&gateway, &key)
+                }
             };
+            let quic = (by == Distinguish::Quic).then(|| self.quic(&gateway, &key));
             let next = numbers.len();
-            let policies = (gateway.clone(), key.origin.clone(), name, of_port);
+            let policies = (gateway.clone(), key.origin.clone(), name, of_port, quic);
             let number = *numbers.entry(policies).or_insert(next);
             Listener {
                 gateway,
@@ -107,6 +113,11 @@ impl<'a> Known<'a> {
             all,
             reads: Reads::default(),
         }
+    }
+
+    /// Returns whether a listener of a Gateway may have HTTP/3.
+    pub(super) fn quic(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Quic {
+        self.attachments.quic(gateway, listener)
     }
 
     /// Returns the names of the Gateway's own listeners on the port of a listener that have policies.
@@ -232,6 +243,10 @@ mod tests {
         fn on_port_of(&self, _: &ObjectRef, _: &ListenerKey) -> Vec<Text> {
             self.asked.set(self.asked.get() + 1);
             Vec::new()
+        }
+
+        fn quic(&self, _: &ObjectRef, _: &ListenerKey) -> Quic {
+            Quic::NotHttps
         }
 
         fn rule_names_of(&self, _: &ObjectRef) -> Vec<Text> {

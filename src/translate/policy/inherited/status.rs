@@ -15,6 +15,7 @@ use super::loosened::loosened;
 use super::merge::Obstacle;
 use super::path::Levels;
 use super::policy::{Policy, Section, Target};
+use super::quic::Unserved;
 use super::reach::{Distinguish, Known, Reach};
 use super::{InheritedPolicies, identity};
 use crate::translate::changes::Changes;
@@ -66,6 +67,7 @@ struct OnGateway {
     loosened: BTreeSet<String>,
     /// Limits by an identity that requests lack.
     without_identity: BTreeSet<String>,
+    without_http3: Unserved,
 }
 
 /// Returns the conditions of a policy, for each Gateway.
@@ -76,7 +78,9 @@ fn of_gateways(
 ) -> BTreeMap<ObjectRef, Vec<Condition>> {
     let mut gateways: BTreeMap<ObjectRef, OnGateway> = BTreeMap::new();
     let index = known.index;
+    let has_http3 = matches!(policy.sections.get(&Section::Http3), Some(Ok(_)));
     let by = match policy.is_of_clients() {
+        true if has_http3 => Distinguish::Quic,
         true => Distinguish::Connections,
         false => Distinguish::Requests,
     };
@@ -95,6 +99,15 @@ fn of_gateways(
                 .then(|| Levels::of_port(index, place, known));
             let on_gateway = gateways.entry(path.gateway.clone()).or_default();
             on_gateway.add_path((&levels, of_port.as_ref()), policy, (target, &reach));
+            let applies = |of_port: &&Levels<'_>| {
+                let obstacle = of_port.obstacle(Section::Http3, policy, target);
+                has_http3 && !reach.is_missing && obstacle.is_none()
+            };
+            if let Some(of_port) = of_port.as_ref().filter(applies) {
+                let quic = known.quic(path.gateway, path.listener);
+                let listener = (path.listener, &quic);
+                on_gateway.without_http3.add(policy, listener, of_port);
+            }
         }
     }
     let conditions = gateways.into_iter().map(|(gateway, on_gateway)| {
@@ -212,6 +225,7 @@ impl OnGateway {
             let condition = Condition::holds(kind, Reason::NoAuthentication, generation);
             conditions.push(condition.with_message(listed(&self.without_identity, "; ")));
         }
+        conditions.extend(self.without_http3.condition(policy));
         if !self.loosened.is_empty() {
             let kind = ConditionType::LoosensInherited;
             let condition = Condition::holds(kind, Reason::LoosensInherited, generation);

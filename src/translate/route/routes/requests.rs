@@ -11,6 +11,7 @@ use crate::api::inference_pool::InferencePool;
 use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
+use crate::translate::gateway::quic::Quic;
 use crate::translate::input::Input;
 use crate::translate::policy::backend_tls::{Requesters, Use};
 use crate::translate::policy::inherited::{Attachments, InheritedPolicies};
@@ -130,6 +131,11 @@ impl Attachments for RouteRequests<'_> {
     fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.input.read(|| Source::ListenersOf(gateway.clone()));
         self.parents.on_port_of(gateway, listener)
+    }
+
+    fn quic(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Quic {
+        self.input.read(|| Source::ListenersOf(gateway.clone()));
+        Quic::of(self.parents, gateway, listener)
     }
 
     fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text> {

@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod grpc;
 pub mod http2_backend;
 pub mod http2_client;
+pub mod http3_client;
 pub mod proxy_protocol;
 pub mod response_head;
 pub mod route_match;

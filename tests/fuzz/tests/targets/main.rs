@@ -46,6 +46,7 @@ targets! {
     grpc: bytes,
     http2_backend: bytes,
     http2_client: bytes,
+    http3_client: bytes,
     proxy_protocol: bytes,
     response_head: bytes,
     route_match: bytes,

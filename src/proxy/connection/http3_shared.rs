@@ -1,0 +1,166 @@
+//! What the streams of an HTTP/3 connection share.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use quinn::Connection;
+
+use super::http2_shared::Cancellations;
+use super::request_heads::RequestHeads;
+use crate::http2::{Bodies, Windows};
+use crate::http3::{self, Code, StreamTypes};
+use crate::proxy::activity::Activity;
+use crate::proxy::body::inbound::InboundLimits;
+use crate::proxy::client::{Client, USUAL_HEAD};
+use crate::proxy::response::outbound::wire_code;
+
+/// Bytes of a line of fields beyond name and value (RFC 9114, 4.2.2).
+const LINE: usize = 32;
+/// Flow control is that of QUIC.
+const NO_WINDOWS: Windows = Windows {
+    initial: 0,
+    full: 0,
+    max_unread: usize::MAX,
+};
+/// Bytes of a connection that were written and not acknowledged: at first, and at most. In between, twice what the network
+/// takes.
+pub(super) const SEND_WINDOW: u64 = 128 * 1024;
+const MAX_SEND_WINDOW: u64 = 4 * 1024 * 1024;
+
+/// Connection state shared by its streams.
+pub(super) struct Shared {
+    pub(super) client: Rc<Client>,
+    pub(super) activity: Rc<Activity>,
+    pub(super) quic: Connection,
+    pub(super) cancelled: Cancellations,
+    pub(super) heads: RequestHeads,
+    /// Counts what waits of streams, as for HTTP/2.
+    pub(super) bodies: Rc<Bodies>,
+    /// Types of unidirectional streams that the client has opened.
+    pub(super) types: RefCell<StreamTypes>,
+    /// Number of streams that are served.
+    streams: Cell<usize>,
+    /// Bytes of heads that are not complete.
+    unfinished: Cell<usize>,
+    send_window: Cell<u64>,
+    /// The task of the connection.
+    task: RefCell<Option<Waker>>,
+}
+
+impl Shared {
+    pub(super) fn new(client: Rc<Client>, activity: Rc<Activity>, quic: Connection) -> Rc<Self> {
+        Rc::new(Self {
+            bodies: Bodies::new(NO_WINDOWS, Some(client.kept_bytes.client())),
+            client,
+            activity,
+            quic,
+            cancelled: Cancellations::default(),
+            heads: RequestHeads::default(),
+            types: RefCell::default(),
+            streams: Cell::new(0),
+            unfinished: Cell::new(0),
+            send_window: Cell::new(SEND_WINDOW),
+            task: RefCell::default(),
+        })
+    }
+
+    /// Returns the limits of what is read of a stream.
+    pub(super) fn inbound_limits(&self, window: usize) -> InboundLimits {
+        let bytes = self.client.limits.max_header_bytes;
+        InboundLimits {
+            fields: http3::Limits {
+                bytes,
+                // How many there may be is checked later, so that the refusal is recorded.
+                lines: bytes / LINE,
+            },
+            window,
+            bodies: self.bodies.clone(),
+        }
+    }
+
+    /// Remembers the task of the connection.
+    pub(super) fn set_task(&self, cx: &Context<'_>) {
+        let mut task = self.task.borrow_mut();
+        match &mut *task {
+            Some(task) => task.clone_from(cx.waker()),
+            None => *task = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Wakes the task of the connection.
+    pub(super) fn wake(&self) {
+        if let Some(task) = &*self.task.borrow() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Returns the number of streams that are served.
+    pub(super) fn streams(&self) -> usize {
+        self.streams.get()
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&self, code: Code, reason: &str) {
+        self.quic.close(wire_code(code), reason.as_bytes());
+    }
+
+    /// Counts a request that the client has cancelled, unless its connection has ended.
+    pub(super) fn count_cancelled(&self) {
+        if self.quic.close_reason().is_none() {
+            self.cancelled.count(&self.client.worker.clock);
+            self.wake();
+        }
+    }
+
+    /// Changes the bytes of one head that is not complete. Closes the connection if its client holds too much.
+    pub(super) fn hold_head(&self, before: usize, after: usize) {
+        let unfinished = self.unfinished.get() - before + after;
+        self.unfinished.set(unfinished);
+        let counted = match unfinished {
+            0..=USUAL_HEAD => 0,
+            bytes => bytes,
+        };
+        if !self.client.hold_unfinished(counted) {
+            self.close(Code::ExcessiveLoad, "heads hold too much memory");
+        }
+    }
+
+    /// Lets QUIC hold more of responses if the network takes that. Returns whether there is more room now.
+    pub(super) fn grow_send_window(&self) -> bool {
+        let current = self.send_window.get();
+        if current == MAX_SEND_WINDOW {
+            return false;
+        }
+        let taken = self.quic.stats().path.cwnd.saturating_mul(2);
+        let next = taken.clamp(SEND_WINDOW, MAX_SEND_WINDOW);
+        if next <= current {
+            return false;
+        }
+        self.send_window.set(next);
+        self.quic.set_send_window(next);
+        true
+    }
+
+    /// Returns the number of frames with parts of streams that were sent.
+    pub(super) fn sent(&self) -> u64 {
+        self.quic.stats().frame_tx.stream
+    }
+}
+
+/// A stream that is served, until dropped.
+pub(super) struct OpenStream(Rc<Shared>);
+
+impl OpenStream {
+    pub(super) fn new(shared: &Rc<Shared>) -> Self {
+        shared.streams.set(shared.streams.get() + 1);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+        self.0.wake();
+    }
+}

@@ -1,0 +1,119 @@
+//! The two halves of an HTTP/3 stream as byte streams, for tunnels (RFC 9220). Flow control of QUIC limits both directions.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::splice::MaybeSocket;
+use crate::proxy::body::inbound::{Inbound, Part};
+use crate::proxy::response::outbound::Outbound;
+
+/// Maximum size of a DATA frame that is written.
+const MAX_WRITE: usize = 16 * 1024;
+
+/// Bytes that the client sends.
+pub(super) struct TunnelReader {
+    stream: Rc<Inbound>,
+    data: Bytes,
+}
+
+impl TunnelReader {
+    pub(super) fn new(stream: Rc<Inbound>) -> Self {
+        Self {
+            stream,
+            data: Bytes::new(),
+        }
+    }
+}
+
+impl MaybeSocket for TunnelReader {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
+}
+
+impl AsyncRead for TunnelReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.data.is_empty() {
+            match ready!(this.stream.poll_part(cx)) {
+                Ok(Some(Part::Content(data))) => this.data = data,
+                // There are no trailers after a CONNECT.
+                Ok(Some(Part::Trailers(_)) | None) => return Poll::Ready(Ok(())),
+                Err(failure) => return Poll::Ready(Err(io::Error::other(failure))),
+            }
+        }
+        let count = this.data.len().min(buffer.remaining());
+        buffer.put_slice(&this.data[..count]);
+        this.data.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes for the client.
+pub(super) struct TunnelWriter {
+    stream: Rc<Outbound>,
+    is_ended: bool,
+}
+
+impl TunnelWriter {
+    pub(super) fn new(stream: Rc<Outbound>) -> Self {
+        Self {
+            stream,
+            is_ended: false,
+        }
+    }
+
+    /// Sends what was written before.
+    fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sent = self.stream.poll_flush(cx);
+        sent.map_err(|_| io::ErrorKind::ConnectionReset.into())
+    }
+}
+
+impl MaybeSocket for TunnelWriter {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
+}
+
+impl AsyncWrite for TunnelWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_sent(cx))?;
+        let count = bytes.len().min(MAX_WRITE);
+        self.stream.push_content_header(count);
+        self.stream.push(&bytes[..count]);
+        // The next call sends what is not taken now, and learns of errors.
+        let _ = self.poll_sent(cx);
+        Poll::Ready(Ok(count))
+    }
+
+    /// Fails if the client has stopped the stream. Without this check, that stays unnoticed while there is nothing to write.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_ended && self.stream.poll_end(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        self.poll_sent(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_sent(cx))?;
+        if !std::mem::replace(&mut self.is_ended, true) {
+            self.stream.finish();
+        }
+        Poll::Ready(Ok(()))
+    }
+}

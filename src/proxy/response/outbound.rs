@@ -1,0 +1,173 @@
+//! What the proxy sends on one stream of HTTP/3: frames, no faster than QUIC takes them. Must not know requests.
+
+use std::cell::RefCell;
+use std::pin::{Pin, pin};
+use std::slice;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderMap, StatusCode};
+use quinn::{SendStream, VarInt};
+
+use crate::byte_chain::MIN_SLICE;
+use crate::http3::{self, Code};
+
+/// Bytes that QUIC has not taken, above which no informational response is added.
+const MAX_WAITING: usize = 64 * 1024;
+
+/// Returns a code as QUIC takes it.
+pub(crate) fn wire_code(code: Code) -> VarInt {
+    // All of them are small.
+    VarInt::from_u32(code.value() as u32)
+}
+
+/// The client has stopped the stream, or the connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// The sending half of a stream.
+pub(crate) struct Outbound(RefCell<State>);
+
+struct State {
+    stream: SendStream,
+    /// Whole frames, and headers of frames whose content follows, that QUIC has not taken.
+    unsent: BytesMut,
+    /// Whether the head of the response was added.
+    has_head: bool,
+    end: End,
+    /// The task of the stream.
+    task: Option<Waker>,
+}
+
+enum End {
+    /// Completes with whether the client has received everything.
+    Awaited(Pin<Box<dyn Future<Output = bool>>>),
+    Acknowledged,
+    Lost,
+}
+
+impl Outbound {
+    /// Sends on a stream.
+    pub(crate) fn new(stream: SendStream) -> Self {
+        let stopped = stream.stopped();
+        // Without a code of the client, it has acknowledged the end of the stream.
+        let end = Box::pin(async move { matches!(stopped.await, Ok(None)) });
+        Self(RefCell::new(State {
+            stream,
+            unsent: BytesMut::new(),
+            has_head: false,
+            end: End::Awaited(end),
+            task: None,
+        }))
+    }
+
+    /// Adds bytes of frames.
+    pub(crate) fn push(&self, frames: &[u8]) {
+        self.0.borrow_mut().unsent.extend_from_slice(frames);
+    }
+
+    /// Adds an informational response, unless the response has begun or much waits already. Clients wait for a 100.
+    pub(crate) fn push_interim(&self, status: StatusCode, headers: &HeaderMap) {
+        let state = &mut *self.0.borrow_mut();
+        let has_room = state.unsent.len() < MAX_WAITING || status == StatusCode::CONTINUE;
+        if state.has_head || !has_room {
+            return;
+        }
+        let mut frame = Vec::new();
+        http3::write_response(status, headers, &mut frame);
+        state.unsent.extend_from_slice(&frame);
+        let task = state.task.clone();
+        let mut cx = Context::from_waker(task.as_ref().unwrap_or(Waker::noop()));
+        // The task of the stream sends what is not taken now, and learns of errors.
+        let _ = state.poll_flush(&mut cx);
+    }
+
+    /// Adds the head of the response.
+    pub(crate) fn push_head(&self, status: StatusCode, headers: &HeaderMap) {
+        let state = &mut *self.0.borrow_mut();
+        state.has_head = true;
+        let mut frame = Vec::new();
+        http3::write_response(status, headers, &mut frame);
+        state.unsent.extend_from_slice(&frame);
+    }
+
+    /// Adds the beginning of a frame with content of this length, which [`Self::poll_content`] sends.
+    pub(crate) fn push_content_header(&self, length: usize) {
+        let mut header = Vec::new();
+        http3::write_data_header(length, &mut header);
+        self.push(&header);
+    }
+
+    /// Adds trailers.
+    pub(crate) fn push_trailers(&self, trailers: &HeaderMap) {
+        let mut frame = Vec::new();
+        http3::write_trailers(trailers, &mut frame);
+        self.push(&frame);
+    }
+
+    /// Ready when QUIC has taken everything that was added. Wakes the same task from then on.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        let state = &mut *self.0.borrow_mut();
+        match &mut state.task {
+            Some(task) => task.clone_from(cx.waker()),
+            None => state.task = Some(cx.waker().clone()),
+        }
+        state.poll_flush(cx)
+    }
+
+    /// Sends at least one byte of content. QUIC keeps the memory of large parts until they are acknowledged, and copies of
+    /// small ones.
+    pub(crate) fn poll_content(
+        &self,
+        cx: &mut Context<'_>,
+        content: &mut Bytes,
+    ) -> Poll<Result<(), Lost>> {
+        let state = &mut *self.0.borrow_mut();
+        ready!(state.poll_flush(cx))?;
+        if content.len() < MIN_SLICE {
+            let written = ready!(Pin::new(&mut state.stream).poll_write(cx, content));
+            content.advance(written.map_err(|_| Lost)?);
+            return Poll::Ready(Ok(()));
+        }
+        let parts = slice::from_mut(content);
+        let written = pin!(state.stream.write_chunks(parts)).as_mut().poll(cx);
+        written.map(|written| written.map(|_| ()).map_err(|_| Lost))
+    }
+
+    /// Ends the stream after what was added. To be called once QUIC has taken that.
+    pub(crate) fn finish(&self) {
+        // Fails only if the stream has ended.
+        let _ = self.0.borrow_mut().stream.finish();
+    }
+
+    /// Ready when the client has acknowledged all of a finished stream, or when the stream is lost.
+    pub(crate) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        let state = &mut *self.0.borrow_mut();
+        if let End::Awaited(end) = &mut state.end {
+            state.end = match ready!(end.as_mut().poll(cx)) {
+                true => End::Acknowledged,
+                false => End::Lost,
+            };
+        }
+        Poll::Ready(match state.end {
+            End::Acknowledged => Ok(()),
+            End::Awaited(_) | End::Lost => Err(Lost),
+        })
+    }
+
+    /// Ends the stream early.
+    pub(crate) fn reset(&self, code: Code) {
+        // Fails only if the stream has ended.
+        let _ = self.0.borrow_mut().stream.reset(wire_code(code));
+    }
+}
+
+impl State {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        while !self.unsent.is_empty() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent));
+            self.unsent.advance(written.map_err(|_| Lost)?);
+        }
+        Poll::Ready(Ok(()))
+    }
+}

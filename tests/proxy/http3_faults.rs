@@ -1,0 +1,253 @@
+//! What HTTP/3 clients may not do: unknown certificates and addresses, malformed streams, large heads and floods.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use http::Response;
+use quinn::{ConnectionError, TransportErrorCode};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::access_policy::{access, gateway, ip_rules};
+use crate::harness::tls::Certificate;
+use crate::harness::yaml;
+use crate::http3::{before, http3_policy};
+use crate::http3_client::{Http3, data, head, headers, quic_at, trusting, within};
+use crate::origin::{Origin, empty};
+use crate::scene::{Objects, Scene, https, secret, to};
+use crate::tls_origin::{Authority, Issued};
+
+/// A client with a certificate.
+fn presenting(certificate: Option<&Issued>) -> Arc<ClientConfig> {
+    let mut config = (*trusting()).clone();
+    if let Some(certificate) = certificate {
+        let key = PrivateKeyDer::from_pem_slice(certificate.key_pem.as_bytes()).expect("a key");
+        let key = any_supported_type(&key).expect("a usable key");
+        let certified = CertifiedKey::new(vec![certificate.der.clone()], key);
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    }
+    Arc::new(config)
+}
+
+#[tokio::test]
+async fn clients_need_valid_certificates_where_tls_does() {
+    let origin = Origin::echo("origin").await;
+    let (authority, other) = (Authority::new(), Authority::new());
+    let reference = json!({"group": "", "kind": "ConfigMap", "name": "ca"});
+    let validation = json!({"caCertificateRefs": [reference], "mode": "AllowValidOnly"});
+    let frontend = json!({"frontend": {"default": {"validation": validation}}});
+    let authorities = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca"},
+        "data": {"ca.crt": authority.pem},
+    });
+    let listeners = [https("a", 443, "a.com", &["a"])];
+    let more = format!("  tls: {frontend}\n");
+    let objects = Objects::default()
+        .with(yaml::gateway_with("gateway", &listeners, &more))
+        .with(secret("a", &Certificate::new(&["a.com"])))
+        .with(authorities.to_string())
+        .with(http3_policy())
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")]);
+    let scene = Scene::start(&objects);
+    let address = quic_at(&scene, 443);
+    let valid = authority.issue(&["client.test"]);
+    let config = presenting(Some(&valid));
+    // The session is resumed the second time.
+    for _ in 0..2 {
+        let client = Http3::try_connect(address, "a.com", &config).await;
+        let answer = client.expect("a handshake").get("a.com", "/").await;
+        let xfcc = answer.received()["headers"]["x-forwarded-client-cert"].clone();
+        assert!(
+            xfcc.as_str().is_some_and(|it| it.starts_with("Hash=")),
+            "{xfcc}"
+        );
+    }
+    for certificate in [
+        None,
+        Some(other.issue(&["client.test"])),
+        Some(authority.issue_expired(&["client.test"])),
+    ] {
+        let config = presenting(certificate.as_ref());
+        let ended = match Http3::try_connect(address, "a.com", &config).await {
+            // The handshake of a client is complete before the proxy has verified it.
+            Ok(client) => within(client.connection.closed()).await,
+            Err(error) => error,
+        };
+        let ConnectionError::ConnectionClosed(close) = &ended else {
+            panic!("{ended:?}");
+        };
+        let alerts = [116, 51, 48, 45, 42].map(TransportErrorCode::crypto);
+        assert!(alerts.contains(&close.error_code), "{ended:?}");
+    }
+    assert_eq!(origin.requests(), 2);
+}
+
+#[tokio::test]
+async fn rules_about_addresses_hold() {
+    let origin = Origin::echo("origin").await;
+    let policy = access("deny", &gateway(), &ip_rules(&[], &["127.0.0.2"]));
+    let scene = Scene::start(&before(&origin).with(policy));
+    let address = quic_at(&scene, 443);
+    for (from, expected) in [(1, 200), (2, 403)] {
+        let from = Ipv4Addr::new(127, 0, 0, from);
+        let client = Http3::connect_from(from.into(), address, "a.com", &trusting()).await;
+        let answer = client.expect("a handshake").get("a.com", "/").await;
+        assert_eq!(answer.status, expected, "{from}");
+    }
+}
+
+#[tokio::test]
+async fn too_large_heads_get_431() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let large = "x".repeat(70_000);
+    let answer = client.ask("GET", "a.com", "/", &[("x", &large)]).await;
+    assert_eq!(answer.status, 431);
+    let many: Vec<_> = (0..200).map(|number| format!("x-{number}")).collect();
+    let many: Vec<_> = many.iter().map(|name| (name.as_str(), "y")).collect();
+    assert_eq!(client.ask("GET", "a.com", "/", &many).await.status, 431);
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    assert_eq!(origin.requests(), 1);
+}
+
+#[tokio::test]
+async fn malformed_requests_end_their_stream() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let message_error = 0x10e;
+    for fields in [
+        &[(":method", "GET"), (":scheme", "https"), (":path", "/")][..],
+        &[(":method", "GET"), (":authority", "a.com"), (":path", "/")],
+        &[(":status", "200")],
+    ] {
+        let mut exchange = client.stream().await;
+        exchange.write(&headers(fields)).await;
+        assert_eq!(exchange.reset().await, message_error, "{fields:?}");
+    }
+    for (name, value) in [
+        ("connection", "close"),
+        ("te", "gzip"),
+        ("Upper", "x"),
+        ("content-length", "x"),
+    ] {
+        let mut exchange = client.begin("GET", "a.com", "/", &[(name, value)]).await;
+        assert_eq!(exchange.reset().await, message_error, "{name}");
+    }
+    let lengths = [("content-length", "3")];
+    let mut longer = client.begin("POST", "a.com", "/", &lengths).await;
+    longer.write(&data(b"four")).await;
+    assert_eq!(longer.reset().await, message_error);
+    let mut shorter = client.begin("POST", "a.com", "/", &lengths).await;
+    shorter.send.finish().expect("open");
+    assert_eq!(shorter.reset().await, message_error);
+    let mut empty = client.stream().await;
+    empty.send.finish().expect("open");
+    assert_eq!(empty.reset().await, 0x10d);
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn malformed_streams_end_their_connection() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let address = quic_at(&scene, 443);
+    for (what, bytes, code) in [
+        ("DATA before HEADERS", data(b"x"), 0x105),
+        ("SETTINGS on a request stream", vec![4, 0], 0x105),
+        ("a frame of HTTP/2", vec![6, 0], 0x105),
+        ("a dynamic table", vec![1, 3, 2, 0, 0x80], 0x200),
+    ] {
+        let client = Http3::connect(address, "a.com").await;
+        let mut exchange = client.stream().await;
+        exchange.write(&bytes).await;
+        let _ = exchange.send.finish();
+        assert_eq!(client.closed().await, code, "{what}");
+    }
+    for (what, bytes, code) in [
+        ("a second control stream", vec![0], 0x103),
+        ("a push stream", vec![1, 0], 0x103),
+        ("an encoder with a table", vec![2, 0x3f, 0xbd, 0x01], 0x201),
+        ("an acknowledgment of nothing", vec![3, 0x84], 0x202),
+    ] {
+        let client = Http3::connect(address, "a.com").await;
+        // The proxy has read the control stream.
+        assert_eq!(client.get("a.com", "/").await.status, 200);
+        let mut stream = within(client.connection.open_uni()).await.expect("open");
+        within(stream.write_all(&bytes)).await.expect("sent");
+        assert_eq!(client.closed().await, code, "{what}");
+    }
+    let client = Http3::connect(address, "a.com").await;
+    let mut unknown = within(client.connection.open_uni()).await.expect("open");
+    within(unknown.write_all(&[0x21, 1, 2]))
+        .await
+        .expect("sent");
+    let stopped = within(unknown.stopped()).await.expect("open");
+    assert_eq!(stopped.expect("a code").into_inner(), 0x103);
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn storm_of_resets_ends_the_connection_and_no_other() {
+    let origin = Origin::new(|_| async {
+        std::future::pending::<()>().await;
+        Response::new(empty())
+    })
+    .await;
+    let scene = Scene::start(&before(&origin));
+    let address = quic_at(&scene, 443);
+    let neighbour = Http3::connect(address, "a.com").await;
+    let mut waiting = neighbour.begin("GET", "a.com", "/", &[]).await;
+    waiting.send.finish().expect("open");
+    let client = Http3::connect(address, "a.com").await;
+    let storm = async {
+        // More than any bucket of cancellations holds.
+        while client.connection.close_reason().is_none() {
+            let Ok((mut send, mut receive)) = client.connection.open_bi().await else {
+                return;
+            };
+            let request = head("GET", "a.com", "/", &[]);
+            if send.write_all(&request).await.is_err() {
+                return;
+            }
+            let _ = send.reset(0x10c_u32.into());
+            let _ = receive.stop(0x10c_u32.into());
+        }
+    };
+    within(storm).await;
+    assert_eq!(client.closed().await, 0x107);
+    let other = neighbour.ask("TRACE", "a.com", "/", &[]).await;
+    assert_eq!(other.status, 405);
+    assert!(neighbour.connection.close_reason().is_none());
+}
+
+#[tokio::test]
+async fn cancelled_request_ends_the_one_to_the_backend() {
+    let (report, mut reports) = mpsc::channel(1);
+    let origin = Origin::raw(move |mut stream| {
+        let report = report.clone();
+        async move {
+            crate::client::read_until(&mut stream, "\r\n\r\n").await;
+            report.send("begun").await.expect("reported");
+            let _ = crate::client::read_all(&mut stream).await;
+            report.send("ended").await.expect("reported");
+        }
+    })
+    .await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let mut exchange = client.begin("GET", "a.com", "/", &[]).await;
+    exchange.send.finish().expect("open");
+    assert_eq!(within(reports.recv()).await, Some("begun"));
+    let stopped = exchange.receive.stream.stop(0x10c_u32.into());
+    stopped.expect("open");
+    assert_eq!(within(reports.recv()).await, Some("ended"));
+    drop(client);
+}
