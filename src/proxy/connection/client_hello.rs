@@ -156,9 +156,21 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns a server name in lower case and without a trailing dot.
+pub(super) fn normalized(name: &str) -> Box<str> {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.to_ascii_lowercase().into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_in_lower_case_without_a_trailing_dot() {
+        assert_eq!(&*normalized("A.Example."), "a.example");
+        assert_eq!(&*normalized("b"), "b");
+    }
 
     /// Returns a ClientHello with this server name and a padding extension of a size.
     fn message(name: Option<&str>, padding: u16) -> Vec<u8> {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::client_hello::{ClientHello, Status};
+use super::client_hello::{ClientHello, Status, normalized};
 use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::preamble;
@@ -200,12 +200,7 @@ async fn handshake(
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .map_err(|error| HandshakeFailure::from(&error))?;
-    let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
-        name.strip_suffix('.')
-            .unwrap_or(name)
-            .to_ascii_lowercase()
-            .into()
-    });
+    let sni = start.client_hello().server_name().map(normalized);
     let (listener, rule) = match greeting(worker, port, peer, sni.as_deref(), record) {
         Ok(Greeting::Terminate(listener, rule)) => (listener, rule),
         refused => {

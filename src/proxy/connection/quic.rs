@@ -13,6 +13,7 @@ use rustls::AlertDescription;
 use rustls::pki_types::CertificateDer;
 use rustls::server::ClientHello;
 
+use super::client_hello::normalized;
 use super::http3;
 use crate::http3::Code;
 use crate::ir::Bind;
@@ -46,12 +47,6 @@ pub(in crate::proxy) fn choose_listener(table: Arc<ArcSwap<Table>>, bind: Bind) 
             _ => Err(AlertDescription::UnrecognisedName),
         }
     })
-}
-
-/// Returns a server name in lower case and without a trailing dot.
-fn normalized(name: &str) -> Box<str> {
-    let name = name.strip_suffix('.').unwrap_or(name);
-    name.to_ascii_lowercase().into()
 }
 
 /// Serves a connection until it ends. It drains when the port is `closing`.
@@ -206,11 +201,5 @@ mod tests {
         assert_eq!(of_client(48), HandshakeFailure::Refused);
         assert_eq!(of_client(80), HandshakeFailure::Alert);
         assert_eq!(failure_of(&HandshakeError::Timeout).name(), "timeout");
-    }
-
-    #[test]
-    fn names_are_in_lower_case_without_a_trailing_dot() {
-        assert_eq!(&*normalized("A.Example."), "a.example");
-        assert_eq!(&*normalized("b"), "b");
     }
 }
