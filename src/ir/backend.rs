@@ -147,6 +147,41 @@ impl Endpoints {
             }
         }
     }
+
+    /// Reports whether requests can reach what none could with the endpoints of `before`: the first endpoints of a backend or
+    /// of a release, those that take the place of all others, those of another name, and any that a picker may choose.
+    pub fn open_more_than(&self, before: &Self) -> bool {
+        match (before, self) {
+            (Self::Hostname { .. }, _) | (_, Self::Hostname { .. }) => before != self,
+            (Self::Releases(before), Self::Releases(releases)) => {
+                let mut served = releases.releases.iter().filter(|it| it.is_served());
+                served.any(|release| {
+                    let mut known = before.releases.iter().filter(|it| it.is_served());
+                    known.all(|it| {
+                        it.name != release.name || !shares(&it.addresses, &release.addresses)
+                    })
+                })
+            }
+            (Self::Releases(_), _) | (_, Self::Releases(_)) => true,
+            (Self::Unready { .. }, _) | (_, Self::Unready { .. }) => {
+                let known = |address| {
+                    before.addresses().contains(address) || before.unready().contains(address)
+                };
+                let all = self.addresses();
+                !all.iter().chain(self.unready()).all(known)
+            }
+            _ => {
+                let addresses = self.addresses();
+                !addresses.is_empty() && !shares(&before.addresses(), &addresses)
+            }
+        }
+    }
+}
+
+/// Reports whether an address is in both lists, which are sorted.
+fn shares(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
+    one.iter()
+        .any(|address| other.binary_search(address).is_ok())
 }
 
 /// Endpoints in releases.
@@ -174,6 +209,12 @@ pub struct Release {
     /// Its usable endpoints, sorted and without duplicates. Without any, its share of the requests gets 503.
     #[serde(rename = "endpoints")]
     pub addresses: Vec<SocketAddr>,
+}
+
+impl Release {
+    fn is_served(&self) -> bool {
+        self.weight > 0 && !self.addresses.is_empty()
+    }
 }
 
 impl Backend {

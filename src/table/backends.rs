@@ -22,7 +22,9 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Builds the backends of `ir`. `previous_nodes` are those of the previous table, which `previous_ir` describes.
+    /// Builds the backends of `ir`. `previous_nodes` are those of the previous table, which `previous_ir` describes. Requests
+    /// that hold the previous table share the nodes of this one, but reach through them nothing that this one opens: only its
+    /// policies decide about that.
     pub(super) fn new(ir: &Ir, previous_ir: &Ir, previous_nodes: &Arc<[Arc<Backend>]>) -> Self {
         let mut backends = Self {
             nodes: previous_nodes.clone(),
@@ -54,7 +56,8 @@ impl Backends {
                 Some((old, node))
                     if node.protocol == ir.protocol
                         && old.tls == ir.tls
-                        && old.policy == ir.policy =>
+                        && old.policy == ir.policy
+                        && !ir.endpoints.open_more_than(&old.endpoints) =>
                 {
                     // Keeps the addresses that a hostname has resolved to, unless the hostname changes.
                     if old.endpoints != ir.endpoints {
@@ -145,6 +148,8 @@ fn compare_ids(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use crate::ir::backend_policy::BackendPolicy;
     use crate::ir::route::BackendTarget;
@@ -172,6 +177,87 @@ mod tests {
         let picker = pool.picker();
         let asked = picker.as_ref().and_then(|picker| picker.server.as_ref());
         asked.is_some_and(|asked| Arc::ptr_eq(asked, server))
+    }
+
+    fn with_endpoints(endpoints: ir::Endpoints) -> Ir {
+        let backend = ir::Backend {
+            endpoints,
+            ..backend("one")
+        };
+        Ir {
+            backends: [Arc::new(backend)].into(),
+            ..Ir::default()
+        }
+    }
+
+    /// Builds the backends of a configuration and then of another one. Returns the addresses that requests of the first one
+    /// reach afterwards, and whether both have one node.
+    fn change(before: ir::Endpoints, after: ir::Endpoints) -> (Vec<u16>, bool) {
+        let (before, after) = (with_endpoints(before), with_endpoints(after));
+        let first = Backends::new(&before, &Ir::default(), &Backends::default().nodes);
+        let second = Backends::new(&after, &before, &first.nodes);
+        let endpoints = first.nodes[0].endpoints();
+        let reached = endpoints.iter().chain(&*endpoints.unready);
+        let is_same = Arc::ptr_eq(&first.nodes[0], &second.nodes[0]);
+        assert_eq!(second.are_those_before(), is_same);
+        (reached.map(|it| it.address.port()).collect(), is_same)
+    }
+
+    fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
+        let address = |port: &u16| ([127, 0, 0, 1], *port).into();
+        ports.iter().map(address).collect()
+    }
+
+    fn releases(weight: u64, ports: &[u16]) -> ir::Endpoints {
+        let release = |name: &str, weight, ports| ir::Release {
+            name: name.into(),
+            weight,
+            token: "".into(),
+            addresses: addresses(ports),
+        };
+        ir::Endpoints::Releases(ir::Releases {
+            cookie: None,
+            releases: vec![release("blue", 1, &[1]), release("green", weight, ports)],
+        })
+    }
+
+    /// A policy that was written before the endpoints is in the new table only.
+    #[test]
+    fn requests_of_the_previous_table_reach_no_endpoints_that_the_new_one_opens() {
+        let plain = |ports: &[u16]| ir::Endpoints::from(addresses(ports));
+        let unready = |ports: &[u16], unready: &[u16]| ir::Endpoints::Unready {
+            addresses: addresses(ports),
+            unready: addresses(unready),
+        };
+        let name = |hostname: &str| ir::Endpoints::Hostname {
+            hostname: hostname.into(),
+            port: 1,
+        };
+        let opened = [
+            (plain(&[]), plain(&[1]), vec![]),
+            (plain(&[1, 2]), plain(&[3]), vec![1, 2]),
+            (unready(&[1], &[2]), unready(&[1], &[2, 3]), vec![1, 2]),
+            (unready(&[], &[]), plain(&[1]), vec![]),
+            (releases(0, &[2]), releases(1, &[2]), vec![1, 2]),
+            (releases(1, &[]), releases(1, &[2]), vec![1]),
+            (plain(&[1]), releases(1, &[2]), vec![1]),
+            (name("a.example"), name("b.example"), vec![]),
+            (plain(&[1]), name("a.example"), vec![1]),
+        ];
+        for (before, after, reached) in opened {
+            let text = format!("{before:?} {after:?}");
+            assert_eq!(change(before, after), (reached, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn endpoints_that_join_or_leave_others_change_without_another_node() {
+        let plain = |ports: &[u16]| ir::Endpoints::from(addresses(ports));
+        assert_eq!(change(plain(&[1]), plain(&[1, 2])), (vec![1, 2], true));
+        assert_eq!(change(plain(&[1, 2]), plain(&[2])), (vec![2], true));
+        assert_eq!(change(plain(&[1]), plain(&[])), (vec![], true));
+        let joined = change(releases(1, &[2]), releases(9, &[2, 3]));
+        assert_eq!(joined, (vec![1, 2, 3], true));
     }
 
     #[test]

@@ -129,33 +129,45 @@ fn releases(weights: [u64; 2]) -> Endpoints {
 
 #[test]
 fn change_of_releases_reuses_every_node() {
-    let first = Table::build(Arc::new(pair()), None);
-    let before = first.backends().next().unwrap().endpoints()[0].clone();
     let mut ir = pair();
     change_backend(&mut ir, 0, |backend| backend.endpoints = releases([9, 1]));
-    let second = Table::build(Arc::new(ir.clone()), Some(&first));
-    assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
-    let backend = second.backends().next().unwrap();
+    let first = Table::build(Arc::new(ir.clone()), None);
+    let backend = first.backends().next().unwrap();
     let endpoints = backend.endpoints();
+    let before = endpoints[0].clone();
     let shown = endpoints.releases().unwrap();
     assert_eq!(shown.share(&shown[0]), 0.9);
-    assert!(Arc::ptr_eq(&shown[0].endpoints[0], &before));
 
     change_backend(&mut ir, 0, |backend| backend.endpoints = releases([1, 3]));
-    let third = Table::build(Arc::new(ir.clone()), Some(&second));
-    assert!(Arc::ptr_eq(&first.ports()[0], &third.ports()[0]));
+    let second = Table::build(Arc::new(ir.clone()), Some(&first));
+    assert!(Arc::ptr_eq(&first.ports()[0], &second.ports()[0]));
     let endpoints = backend.endpoints();
     let shown = endpoints.releases().unwrap();
     assert_eq!(shown.share(&shown[0]), 0.25);
+    assert!(Arc::ptr_eq(&shown[0].endpoints[0], &before));
     shown[0].stats.record(WorkerId::ONLY, 200);
 
     change_backend(&mut ir, 0, |backend| {
         backend.protocol = UpstreamProtocol::H2c;
     });
-    let fourth = Table::build(Arc::new(ir), Some(&third));
-    let endpoints = fourth.backends().next().unwrap().endpoints();
+    let third = Table::build(Arc::new(ir), Some(&second));
+    let endpoints = third.backends().next().unwrap().endpoints();
     let counted = endpoints.releases().unwrap()[0].stats.classes();
     assert_eq!(counted, [0, 1, 0, 0, 0]);
+}
+
+/// Requests that hold the first table do not reach the other release.
+#[test]
+fn first_releases_of_a_backend_get_nodes_of_their_own() {
+    let first = Table::build(Arc::new(pair()), None);
+    let before = first.backends().next().unwrap();
+    let mut ir = pair();
+    change_backend(&mut ir, 0, |backend| backend.endpoints = releases([9, 1]));
+    let second = Table::build(Arc::new(ir), Some(&first));
+    let after = second.backends().next().unwrap().endpoints();
+    assert_eq!((before.endpoints().len(), after.len()), (1, 2));
+    assert!(Arc::ptr_eq(&after[0], &before.endpoints()[0]));
+    assert!(!Arc::ptr_eq(rule(&first, "a"), rule(&second, "a")));
 }
 
 #[test]
