@@ -9,6 +9,9 @@ use crate::settings::Limits;
 
 /// Window of streams, unless a policy sets it.
 const STREAM_WINDOW: u32 = 256 * 1024;
+/// Window of all streams of a connection, unless a policy sets one of them. QUIC holds what arrives behind a gap, and does not
+/// tell how much: nothing else bounds it.
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Time without packets after which a client has vanished. Activity of requests decides how long one may be idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Part of the handshakes of a worker from which on clients have to prove their addresses.
@@ -19,16 +22,21 @@ pub(super) fn stream_window(limits: &Limits) -> u32 {
     limits.stream_window.unwrap_or(STREAM_WINDOW)
 }
 
-/// Returns the limits of connections to one of `workers` workers. Streams that are not read delay no others, unless a policy
-/// limits them together.
+/// Returns the limits of connections to one of `workers` workers. Streams that are not read delay others once they fill the
+/// window of the connection.
 pub(in crate::proxy) fn quic_limits(limits: &Limits, workers: usize) -> quic::Limits {
     let window = stream_window(limits);
     let all = window.saturating_mul(limits.max_streams.max(1));
+    let connection_window = match (limits.connection_window, limits.stream_window) {
+        (Some(window), _) => window,
+        (None, Some(_)) => all.min(AMPLE_WINDOW),
+        (None, None) => all.min(CONNECTION_WINDOW),
+    };
     let handshakes = (limits.max_handshakes / workers.max(1)).max(1);
     quic::Limits {
         streams: limits.max_streams,
         stream_window: window,
-        connection_window: limits.connection_window.unwrap_or(all.min(AMPLE_WINDOW)),
+        connection_window,
         send_window: SEND_WINDOW,
         idle_timeout: IDLE_TIMEOUT,
         handshake_timeout: limits.handshake_timeout,
@@ -46,7 +54,7 @@ mod tests {
         const MIB: u32 = 1024 * 1024;
         let limits = Limits::default();
         let usual = quic_limits(&limits, 4);
-        assert_eq!(usual.connection_window, 25 * MIB);
+        assert_eq!(usual.connection_window, 4 * MIB);
         assert_eq!((usual.handshakes, usual.retry_from), (1024, 128));
         let limits = Limits {
             max_streams: u32::MAX,
