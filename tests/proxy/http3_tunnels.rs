@@ -6,6 +6,8 @@ use http_body::Frame as BodyFrame;
 use http_body_util::BodyExt;
 use serde_json::json;
 
+use crate::access_policy::gateway;
+use crate::client_policy::clients;
 use crate::grpc::grpc_route;
 use crate::harness::tls::Certificate;
 use crate::http3::{http3_policy, listeners};
@@ -108,6 +110,32 @@ async fn reset_of_a_tunnel_ends_the_connection_to_the_backend() {
     tunnel.send.reset(0x10c_u32.into()).expect("open");
     let heard = crate::http3_client::within(reports.recv()).await;
     assert_eq!(heard.expect("a report"), b"");
+}
+
+#[tokio::test]
+async fn bytes_before_a_tunnel_is_open_count_as_unread() {
+    /// More windows than any worker has memory for.
+    const TUNNELS: usize = 20;
+    let origin = Origin::raw(|stream| async {
+        // Never responds.
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    let spec = json!({"http3": {}, "http2": {"initialStreamWindow": "4Mi"}});
+    let objects = websocket_http2::objects(&origin).with(clients("http3", &gateway(), &spec));
+    let scene = Scene::start(&objects);
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let mut tunnels = Vec::new();
+    for _ in 0..TUNNELS {
+        let mut tunnel = client.stream().await;
+        tunnel.write(&connect("/chat", "websocket")).await;
+        tunnel.write(&data(b"early")).await;
+        tunnels.push(tunnel);
+    }
+    let resets = tunnels.iter_mut().map(|tunnel| Box::pin(tunnel.reset()));
+    let (code, ..) = futures_util::future::select_all(resets).await;
+    assert_eq!(code, 0x107);
 }
 
 fn calls(origin: &Origin) -> Objects {

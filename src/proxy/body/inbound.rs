@@ -74,7 +74,7 @@ struct State {
     input: Bytes,
     /// What was read before someone has asked for it.
     next: Option<RequestFrame>,
-    /// `None` before the head of the request.
+    /// `None` before the head of the request, and of a tunnel.
     content: Option<ContentLength>,
 }
 
@@ -132,6 +132,18 @@ impl Inbound {
         }
         self.count_unread();
         Ok(false)
+    }
+
+    /// Counts what arrives of a tunnel before it is open. Wakes the task of the stream, which calls it, when something does.
+    pub(crate) fn poll_early(&self, cx: &mut Context<'_>) {
+        let is_awaited = {
+            let state = self.state.borrow();
+            state.content.is_none() && state.next.is_none()
+        };
+        if is_awaited && let Poll::Ready(Ok(Some(frame))) = self.poll_frame(cx) {
+            self.state.borrow_mut().next = Some(frame);
+            self.count_unread();
+        }
     }
 
     /// Returns the bytes of a field section that is not complete.

@@ -136,6 +136,7 @@ impl Stream {
         if self.poll_failure(cx).is_ready() {
             return Poll::Ready(());
         }
+        self.inbound.poll_early(cx);
         let is_lost = matches!(self.outbound.poll_flush(cx), Poll::Ready(Err(Lost)));
         if is_lost || self.outbound.poll_end(cx).is_ready() {
             self.on_lost();
@@ -188,14 +189,24 @@ impl Stream {
         let reader = TunnelReader::new(self.inbound.clone());
         let writer = TunnelWriter::new(self.outbound.clone());
         let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
-        match upgrade::relay_stream(tunnel, reader, writer, clock, idle).await {
-            RelayEnd::ClientClosed | RelayEnd::BackendClosed => self.finish().await,
-            RelayEnd::ClientFailed => {
+        let mut relayed = pin!(upgrade::relay_stream(tunnel, reader, writer, clock, idle));
+        // While the backend takes nothing, the relay does not read, and so does not learn that what waits has to go.
+        let end = poll_fn(|cx| match self.poll_failure(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => relayed.as_mut().poll(cx).map(Some),
+        })
+        .await;
+        match end {
+            Some(RelayEnd::ClientClosed | RelayEnd::BackendClosed) => self.finish().await,
+            Some(RelayEnd::ClientFailed) => {
                 self.outbound.reset(Code::RequestCancelled);
                 self.on_lost();
             }
             // RFC 9220, 3.
-            RelayEnd::BackendFailed | RelayEnd::Stopped(_) => self.reset(Code::RequestCancelled),
+            Some(RelayEnd::BackendFailed | RelayEnd::Stopped(_)) => {
+                self.reset(Code::RequestCancelled);
+            }
+            None => {}
         }
     }
 
