@@ -190,7 +190,8 @@ struct Accepting {
 
 impl Accepting {
     async fn run(self, acceptor: Rc<Acceptor>) {
-        while let Some(handshake) = acceptor.accept().await {
+        // A client that may have forged its address must not evict another one.
+        while let Some(handshake) = acceptor.accept(|| self.worker.is_full()).await {
             self.serve(handshake);
         }
     }

@@ -102,8 +102,8 @@ impl Acceptor {
     }
 
     /// Waits for a connection. `None` after [`Acceptor::close`]. Clients whose address must be validated get a Retry packet
-    /// meanwhile.
-    pub async fn accept(&self) -> Option<Handshake> {
+    /// meanwhile: those beyond [`Limits::retry_from`], and those that come while `is_full`.
+    pub async fn accept(&self, is_full: impl Fn() -> bool) -> Option<Handshake> {
         loop {
             let incoming = self.endpoint.accept().await?;
             let (count, limits) = (self.handshakes.get(), self.limits.get());
@@ -112,7 +112,7 @@ impl Acceptor {
                 continue;
             }
             let is_validated = incoming.remote_address_validated();
-            if count >= limits.retry_from && !is_validated {
+            if !is_validated && (count >= limits.retry_from || is_full()) {
                 // Fails only for clients that are validated.
                 let _ = incoming.retry();
                 continue;

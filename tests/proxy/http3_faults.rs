@@ -1,7 +1,8 @@
 //! What HTTP/3 clients may not do: unknown certificates and addresses, malformed streams, large heads and floods.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use http::Response;
 use quinn::{ConnectionError, TransportErrorCode};
@@ -11,14 +12,18 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::access_policy::{access, gateway, ip_rules};
-use crate::harness::tls::Certificate;
+use crate::client::Client;
+use crate::client_policy::clients;
+use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::http3::{before, http3_policy};
-use crate::http3_client::{Http3, data, head, headers, quic_at, trusting, within};
-use crate::origin::{Origin, empty};
+use crate::http3_client::{
+    Http3, UNKNOWN_STREAM, data, greet_from, head, headers, quic_at, trusting, within,
+};
+use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, https, secret, to};
 use crate::tls_origin::{Authority, Issued};
 
@@ -100,6 +105,98 @@ async fn rules_about_addresses_hold() {
         let answer = client.expect("a handshake").get("a.com", "/").await;
         assert_eq!(answer.status, expected, "{from}");
     }
+}
+
+/// The address that the rules of [`permitted_here`] refuse.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+fn permitted_here(origin: &Origin) -> Objects {
+    before(origin).with(access("deny", &gateway(), &ip_rules(&[], &["127.0.0.2"])))
+}
+
+#[tokio::test]
+async fn clients_that_move_lose_what_their_address_was_permitted() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&permitted_here(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    // As behind a NAT that has forgotten the port.
+    client.move_to(Ipv4Addr::LOCALHOST.into());
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    client.move_to(ELSEWHERE);
+    let _request = client.begin("POST", "a.com", "/", &[]).await;
+    assert_eq!(client.closed().await, 0x100);
+    assert_eq!(origin.requests(), 2);
+}
+
+#[tokio::test]
+async fn requests_of_clients_that_move_get_no_response() {
+    let (release, released) = watch::channel(false);
+    let origin = Origin::new(move |_| {
+        let mut released = released.clone();
+        async move {
+            released.wait_for(|it| *it).await.expect("released");
+            Response::new(full("secret"))
+        }
+    })
+    .await;
+    let scene = Scene::start(&permitted_here(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let mut exchange = client.begin("GET", "a.com", "/", &[]).await;
+    exchange.send.finish().expect("open");
+    origin.until_requests(1).await;
+    client.move_to(ELSEWHERE);
+    // The connection may have ended by now: then there is no response either.
+    let _ = client.until_read().await;
+    release.send_replace(true);
+    assert_eq!(client.closed().await, 0x100);
+    assert!(exchange.receive.frame().await.is_err());
+}
+
+#[tokio::test]
+async fn forged_addresses_take_no_place_of_clients() {
+    let origin = Origin::echo("origin").await;
+    let spec = json!({"http3": {}, "connections": {"maxPerClient": 1}});
+    let objects = Objects::gateway(&[https("a", 443, "a.com", &["a"])])
+        .with(secret("a", &Certificate::new(&["a.com"])))
+        .with(clients("limits", &gateway(), &spec))
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")]);
+    let scene = Scene::start(&objects);
+    let address = quic_at(&scene, 443);
+    let _forged = greet_from(Ipv4Addr::LOCALHOST.into(), address, "a.com").await;
+    scene.until_stats("greeted", |it| it.accepted == 1).await;
+    let client = Http3::connect(address, "a.com").await;
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    let ended = match Http3::try_connect(address, "a.com", &trusting()).await {
+        // The handshake of a client is complete before the proxy counts it.
+        Ok(second) => within(second.connection.closed()).await,
+        Err(error) => error,
+    };
+    let is_refused = matches!(
+        ended,
+        ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_)
+    );
+    assert!(is_refused, "{ended:?}");
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn forged_addresses_evict_no_client() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::with(&before(&origin), |settings| {
+        settings.limits.max_connections = Some(1);
+    });
+    let mut idle = Client::tls(scene.at(443), "a.com", &tls::client(&["http/1.1"])).await;
+    assert_eq!(idle.get("a.com", "/").await.status, 200);
+    let forged = greet_from(Ipv4Addr::LOCALHOST.into(), quic_at(&scene, 443), "a.com").await;
+    let mut packet = [0; 2048];
+    let received = within(forged.recv_from(&mut packet)).await;
+    assert_eq!(received.expect("received").1, quic_at(&scene, 443));
+    // The form and type of a Retry packet (RFC 9000, 17.2.5).
+    assert_eq!(packet[0] & 0xb0, 0xb0, "{:?}", &packet[..5]);
+    assert_eq!(scene.state().stats.connections.evicted.load(Relaxed), 0);
+    assert_eq!(idle.get("a.com", "/").await.status, 200);
 }
 
 #[tokio::test]
@@ -226,6 +323,26 @@ async fn storm_of_resets_ends_the_connection_and_no_other() {
     let other = neighbour.ask("TRACE", "a.com", "/", &[]).await;
     assert_eq!(other.status, 405);
     assert!(neighbour.connection.close_reason().is_none());
+}
+
+#[tokio::test]
+async fn storm_of_streams_of_an_unknown_type_ends_the_connection() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let storm = async {
+        while client.connection.close_reason().is_none() {
+            let Ok(mut stream) = client.connection.open_uni().await else {
+                return;
+            };
+            if stream.write_all(&[UNKNOWN_STREAM]).await.is_err() {
+                return;
+            }
+            let _ = stream.finish();
+        }
+    };
+    within(storm).await;
+    assert_eq!(client.closed().await, 0x107);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Server {
         let _ = self.control.poll_flush(cx);
         if self.limit_cancellations().is_ready() {
             self.shared
-                .close(Code::ExcessiveLoad, "too many cancelled requests");
+                .close(Code::ExcessiveLoad, "too many cancelled streams");
             return Poll::Ready(());
         }
         if matches!(self.goaway, GoAway::None) && self.has_to_end(cx) {
@@ -218,6 +218,9 @@ impl Server {
     fn accept(&mut self, mut send: SendStream, mut receive: RecvStream) {
         // QUIC does not tell how many bytes have come.
         self.shared.activity.on_read(0);
+        if self.shared.ends_by_move() {
+            return;
+        }
         if let GoAway::Final(_) = self.goaway {
             self.shared.count_cancelled();
             // Fails only if the stream has ended.
@@ -226,21 +229,26 @@ impl Server {
             return;
         }
         self.next_stream = self.next_stream.max(u64::from(send.id()) + NEXT);
-        let shared = self.shared.clone();
-        spawn_local(in_place(|| http3_stream::serve(shared, send, receive)));
+        let (shared, connection) = (self.shared.clone(), self.shared.clone());
+        let mut stream = in_place(|| http3_stream::serve(shared, send, receive));
+        spawn_local(poll_fn(move |cx| match connection.ends_by_move() {
+            true => Poll::Ready(()),
+            false => Pin::new(&mut stream).poll(cx),
+        }));
     }
 }
 
-/// Reads a unidirectional stream of the client. Closes the connection if the client violates the protocol on it.
+/// Reads a unidirectional stream of the client. Closes the connection if the client violates the protocol on it, or opens too
+/// many that have no use.
 async fn read_stream(shared: Rc<Shared>, mut stream: RecvStream) {
-    if let Err(error) = read_events(&shared, &mut stream).await {
-        let (code, description) = match error {
-            http3::Error::Connection(code, description) => (code, description),
-            // Not on these streams.
-            http3::Error::Stream(..) | http3::Error::TooLarge => (Code::GeneralProtocolError, ""),
-        };
-        shared.close(code, description);
-    }
+    let (code, description) = match read_events(&shared, &mut stream).await {
+        // It has cost time, as a request that is cancelled.
+        Ok(()) => return shared.count_cancelled(),
+        Err(http3::Error::Connection(code, description)) => (code, description),
+        // Not on these streams.
+        Err(http3::Error::Stream(..) | http3::Error::TooLarge) => (Code::GeneralProtocolError, ""),
+    };
+    shared.close(code, description);
 }
 
 async fn read_events(shared: &Shared, stream: &mut RecvStream) -> Result<(), http3::Error> {

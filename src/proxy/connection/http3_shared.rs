@@ -105,7 +105,18 @@ impl Shared {
         self.quic.close(wire_code(code), reason.as_bytes());
     }
 
-    /// Counts a request that the client has cancelled, unless its connection has ended.
+    /// Closes the connection if its client has moved to another IP address, and reports whether it has. What was decided by the
+    /// address of the handshake, rules and limits among it, does not hold for the new one. Another port is no other client.
+    pub(super) fn ends_by_move(&self) -> bool {
+        let address = self.quic.remote_address().ip().to_canonical();
+        let has_moved = address != self.client.peer.ip();
+        if has_moved {
+            self.close(Code::NoError, "the client has another address");
+        }
+        has_moved
+    }
+
+    /// Counts a request that the client has cancelled, or a stream that has no use, unless its connection has ended.
     pub(super) fn count_cancelled(&self) {
         if self.quic.close_reason().is_none() {
             self.cancelled.count(&self.client.worker.clock);

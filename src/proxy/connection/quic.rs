@@ -58,7 +58,9 @@ pub(in crate::proxy) async fn serve(
 ) {
     let peer = handshake.peer();
     let has_policies = port.has_connection_policies(&open.table.load());
-    if has_policies && !open.begin(&port, peer.ip(), Vec::new()) {
+    // Before its handshake, a client may have forged its address: it must not take a place of whoever has that address.
+    let is_validated = handshake.is_validated();
+    if has_policies && is_validated && !open.begin(&port, peer.ip(), Vec::new()) {
         return;
     }
     let (quic, tls) = match Box::pin(establish(&open, &port, handshake)).await {
@@ -69,6 +71,9 @@ pub(in crate::proxy) async fn serve(
         }
     };
     open.stats.handshakes.fetch_add(1, Relaxed);
+    if has_policies && !is_validated && !open.begin(&port, peer.ip(), Vec::new()) {
+        return quic.close(wire_code(Code::ExcessiveLoad), b"too many connections");
+    }
     let client = Client::new(open, port, peer, Some(tls));
     Box::pin(http3::serve(quic, client, closing)).await;
 }

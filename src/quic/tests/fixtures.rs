@@ -208,7 +208,7 @@ async fn accept(
     let keys = EndpointKeys::new(&[1; 32], &[2; 32]);
     let handshakes = HandshakeCount::default();
     let acceptor = Acceptor::new(port, &keys, limits, handshakes, choose).unwrap();
-    while let Some(handshake) = acceptor.accept().await {
+    while let Some(handshake) = acceptor.accept(|| false).await {
         spawn_local(serve(worker, handshake, report.clone()));
     }
 }

@@ -42,6 +42,8 @@ use crate::scene::Scene;
 
 /// What the proxy may send on a stream before the client reads.
 const STREAM_WINDOW: u32 = 64 * 1024;
+/// A type of streams that is reserved to be unknown (RFC 9114, 6.2.3).
+pub(crate) const UNKNOWN_STREAM: u8 = 0x21;
 /// Larger than any section of these tests.
 const MAX_SECTION: usize = 1 << 20;
 
@@ -126,6 +128,20 @@ impl Http3 {
         })
     }
 
+    /// Goes on from another port, of the same or another address of the loopback network.
+    pub(crate) fn move_to(&self, address: IpAddr) {
+        let socket = UdpSocket::bind((address, 0)).expect("bound");
+        self.endpoint.rebind(socket).expect("moved");
+    }
+
+    /// Waits until the proxy has read what it was sent so far, with a stream of an unknown type. `None` if the connection ends.
+    pub(crate) async fn until_read(&self) -> Option<()> {
+        let mut unknown = within(self.connection.open_uni()).await.ok()?;
+        within(unknown.write_all(&[UNKNOWN_STREAM])).await.ok()?;
+        within(unknown.stopped()).await.ok()?;
+        Some(())
+    }
+
     /// Opens a request stream.
     pub(crate) async fn stream(&self) -> Exchange {
         let opened = within(self.connection.open_bi()).await;
@@ -193,6 +209,25 @@ impl Http3 {
             }
         }
     }
+}
+
+/// Sends the first datagram of a client, and nothing after that, from an address of the loopback network. To be kept open.
+pub(crate) async fn greet_from(
+    from: IpAddr,
+    address: SocketAddr,
+    name: &str,
+) -> tokio::net::UdpSocket {
+    let socket = tokio::net::UdpSocket::bind((from, 0)).await.expect("bound");
+    let itself = socket.local_addr().expect("an address");
+    let mut datagram = [0; 2048];
+    let config = trusting();
+    let (length, _) = tokio::select! {
+        received = socket.recv_from(&mut datagram) => received.expect("received"),
+        _ = Http3::try_connect(itself, name, &config) => panic!("a handshake without a server"),
+    };
+    let sent = socket.send_to(&datagram[..length], address).await;
+    sent.expect("sent");
+    socket
 }
 
 /// Encodes the head of a request.
