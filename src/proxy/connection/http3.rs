@@ -27,6 +27,8 @@ const NO_STREAM: u64 = (1 << 62) - 4;
 const NEXT: u64 = 4;
 /// Minimum time between the two GOAWAYs, in which requests arrive that were on their way.
 const GRACE: Duration = Duration::from_millis(100);
+/// Maximum of that time: clients decide how late they acknowledge.
+const MAX_GRACE: Duration = Duration::from_secs(3);
 
 /// Serves HTTP/3 on a connection until it ends. It drains when the port is `closing`.
 pub(super) async fn serve(quic: Connection, client: Rc<Client>, closing: Rc<Cell<bool>>) {
@@ -187,7 +189,7 @@ impl Server {
     fn begin_graceful_end(&mut self) {
         self.push_goaway(NO_STREAM);
         let until = self.shared.client.worker.clock.deadline();
-        until.set(GRACE.max(2 * self.shared.quic.rtt()));
+        until.set(grace(self.shared.quic.rtt()));
         self.goaway = GoAway::Graceful(until);
     }
 
@@ -238,6 +240,11 @@ impl Server {
     }
 }
 
+/// Returns the time between the two GOAWAYs on a connection with this round-trip time.
+fn grace(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(2).clamp(GRACE, MAX_GRACE)
+}
+
 /// Reads a unidirectional stream of the client. Closes the connection if the client violates the protocol on it, or opens too
 /// many that have no use.
 async fn read_stream(shared: Rc<Shared>, mut stream: RecvStream) {
@@ -272,6 +279,23 @@ async fn read_events(shared: &Shared, stream: &mut RecvStream) -> Result<(), htt
                     return Ok(());
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_acknowledgments_delay_no_end_of_a_connection() {
+        for (round_trip, expected) in [
+            (Duration::ZERO, GRACE),
+            (Duration::from_millis(200), Duration::from_millis(400)),
+            (Duration::from_secs(20), MAX_GRACE),
+            (Duration::MAX, MAX_GRACE),
+        ] {
+            assert_eq!(grace(round_trip), expected);
         }
     }
 }
