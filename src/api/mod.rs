@@ -20,6 +20,7 @@ pub mod key_set;
 pub mod kind;
 pub mod l4_route;
 mod legacy;
+pub mod load_balancer;
 pub mod meta;
 mod nulls;
 pub mod object;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::services::{Replica, Served};
-use crate::api::core::{PORTS_ERROR, Service};
+use crate::api::core::Service;
 use crate::status::{Address, DataPlaneState, Reason};
 
 /// Maximum number of `status.addresses` of a Gateway (`maxItems` in the CRD).
@@ -54,34 +54,13 @@ pub(super) fn state(
     addresses.truncate(MAX_ADDRESSES);
     state.addresses = addresses;
     let services = served.into_iter().flat_map(|it| &it.services);
-    let refused: BTreeSet<_> = services
-        .flat_map(|service| refused_ports(service))
-        .collect();
+    let refused = services.flat_map(|service| service.refused_ports());
+    let refused: BTreeSet<_> = refused.map(|port| port.message).collect();
     if !refused.is_empty() {
         let refused: Vec<_> = refused.into_iter().collect();
         state.notice = Some(refused.join("; "));
     }
     state
-}
-
-/// Returns the ports of a Service that its load balancer does not have, such as those of a second protocol.
-fn refused_ports(service: &Service) -> Vec<String> {
-    let name = &service.metadata.name;
-    let ports = service.status.load_balancer.ingress.iter();
-    let ports = ports.flat_map(|ingress| &ingress.ports);
-    let refused = ports.filter_map(|port| {
-        let error = port.error.as_deref()?;
-        let (number, protocol) = (port.port, &port.protocol);
-        let what = format!("the load balancer of Service {name} has no {protocol} port {number}");
-        Some(format!("{what}: {error}"))
-    });
-    let conditions = service.status.conditions.iter();
-    let failed = conditions.filter(|it| &*it.kind == PORTS_ERROR && &*it.status == "True");
-    let failed = failed.map(|condition| {
-        let (reason, message) = (&condition.reason, &condition.message);
-        format!("the load balancer of Service {name} lacks ports: {reason}: {message}")
-    });
-    refused.chain(failed).collect()
 }
 
 fn of_service(
@@ -118,46 +97,26 @@ fn of_service(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     #[test]
     fn ports_that_a_load_balancer_refuses_are_noticed() {
-        let service = |status: Value| {
-            let metadata = json!({"name": "web", "namespace": "default"});
-            let service = json!({"metadata": metadata, "status": status});
-            let service = serde_json::from_value(service).unwrap();
-            Served {
-                services: vec![Arc::new(service)],
-                replicas: BTreeSet::new(),
-            }
+        let service = json!({
+            "metadata": {"name": "web", "namespace": "default"},
+            "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ports": [
+                {"port": 443, "protocol": "UDP", "error": "MixedProtocolNotSupported"},
+            ]}]}},
+        });
+        let served = Served {
+            services: vec![Arc::new(serde_json::from_value(service).unwrap())],
+            replicas: BTreeSet::new(),
         };
-        let notice = |status: Value| state(Some(&service(status)), &[], &BTreeSet::new()).notice;
-        let ports = |error: Option<&str>| {
-            let tcp = json!({"port": 443, "protocol": "TCP"});
-            let udp = json!({"port": 443, "protocol": "UDP", "error": error});
-            json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ports": [tcp, udp]}]}})
-        };
-        assert_eq!(notice(ports(None)), None);
-        let refused = notice(ports(Some("MixedProtocolNotSupported")));
+        let notice = state(Some(&served), &[], &BTreeSet::new()).notice;
         assert_eq!(
-            refused.as_deref(),
+            notice.as_deref(),
             Some("the load balancer of Service web has no UDP port 443: MixedProtocolNotSupported")
-        );
-        let condition = |status: &str| {
-            json!({"conditions": [{
-                "type": "LoadBalancerPortsError", "status": status,
-                "reason": "LoadBalancerMixedProtocolNotSupported", "message": "only TCP",
-            }]})
-        };
-        assert_eq!(notice(condition("False")), None);
-        let refused = notice(condition("True"));
-        assert_eq!(
-            refused.as_deref(),
-            Some(
-                "the load balancer of Service web lacks ports: LoadBalancerMixedProtocolNotSupported: only TCP"
-            )
         );
     }
 }
