@@ -333,11 +333,11 @@ limit_flags! {
     idle_buffer_timeout: Span, "TIME", "PORTCULLIS_IDLE_BUFFER_TIMEOUT";
     /// Maximum concurrent TLS handshakes of the process; a new one replaces an old one
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
-    /// Maximum size of a request or response head, in HTTP/1.1 and HTTP/2
+    /// Maximum size of a request or response head
     max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";
     /// Maximum number of headers of a request or response
     max_headers: usize, "N", "PORTCULLIS_MAX_HEADERS";
-    /// Maximum concurrent streams of an HTTP/2 connection
+    /// Maximum concurrent streams of an HTTP/2 connection, and requests of an HTTP/3 connection
     max_streams: u32, "N", "PORTCULLIS_MAX_STREAMS";
     /// Maximum idle connections per endpoint and worker
     upstream_max_idle: usize, "N", "PORTCULLIS_UPSTREAM_MAX_IDLE";

@@ -208,7 +208,7 @@ pub struct ConnectionSettings {
     /// Maximum size of a request head in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_header_bytes: Option<usize>,
-    /// Maximum number of streams of an HTTP/2 connection at the same time.
+    /// Maximum number of streams of an HTTP/2 connection, and of requests of an HTTP/3 connection, at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_streams: Option<u32>,
     /// Windows of HTTP/2 connections.
