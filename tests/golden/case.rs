@@ -194,13 +194,18 @@ fn read_kinds(text: &str) -> Result<BackendKinds, String> {
     kinds.map(BackendKinds::Only)
 }
 
-/// `{"*:80": "error", "127.0.0.1:80": ok}`
+/// `{"*:80": "error", "127.0.0.1:80": ok, "*:443/quic": "error"}`
 fn read_binds(value: &Value) -> Result<BindReport, String> {
     let mut binds = BindReport::new();
     for (bind, outcome) in value.as_object().into_iter().flatten() {
         let (address, port) = bind.rsplit_once(':').ok_or("a bind is ADDRESS:PORT")?;
+        let (port, is_quic) = match port.strip_suffix("/quic") {
+            Some(port) => (port, true),
+            None => (port, false),
+        };
         let port = port.parse().map_err(|_| "a bind has a port")?;
-        let bind = Bind::tcp(address.parse().ok(), port);
+        let tcp = Bind::tcp(address.parse().ok(), port);
+        let bind = if is_quic { tcp.quic() } else { tcp };
         let outcome = match outcome.as_str() {
             Some("ok") => Ok(([127, 0, 0, 1], bind.port).into()),
             other => Err(other.unwrap_or_default().into()),

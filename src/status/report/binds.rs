@@ -5,7 +5,7 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 
 use super::{Address, GatewayStatus, ListenerSetStatus, ListenerStatus, StatusReport};
-use crate::ir::{Bind, BindReport};
+use crate::ir::{Bind, BindReport, Transport};
 use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use crate::status::status_map::StatusMap;
 
@@ -120,6 +120,9 @@ fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport
                 None => {}
             }
         }
+        if bound {
+            failures.extend(without_http3(&listener.binds, binds));
+        }
         let (kind, generation) = (condition.kind, condition.observed_generation);
         let failures = failures.join("; ");
         let now = if bound {
@@ -138,6 +141,18 @@ fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport
             Arc::make_mut(&mut listener.conditions)[place] = now;
         }
     }
+}
+
+/// Returns why clients of a listener do not learn of its HTTP/3, for each of its QUIC ports that could not be bound.
+fn without_http3(own: &[Bind], binds: &BindReport) -> impl Iterator<Item = String> {
+    let tcp = own.iter().filter(|bind| bind.transport == Transport::Tcp);
+    tcp.filter_map(move |bind| {
+        let quic = bind.quic();
+        let error = binds.get(&quic)?.as_ref().err()?;
+        Some(format!(
+            "HTTP/3 is not advertised: cannot bind {quic}: {error}"
+        ))
+    })
 }
 
 fn apply_binds_to_object(
