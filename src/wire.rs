@@ -1,6 +1,6 @@
 //! The stream protocol between controller and pods: lines of JSON over one bidirectional HTTP/2 request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -99,7 +99,7 @@ pub enum Update {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
-    /// The ready pods of the Gateway, which share limits.
+    /// The ready pods of the Gateway, which share limits, and the HTTP/3 ports that all of them have.
     Pods(ReadyPods),
 }
 
@@ -110,6 +110,10 @@ pub struct ReadyPods {
     pub own: String,
     /// Addresses of the ready pods, by name.
     pub ready: BTreeMap<String, IpAddr>,
+    /// Ports whose HTTP/3 clients may learn of, as listeners declare them: all ready pods have bound the QUIC port, and the
+    /// Services have it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub http3: BTreeSet<u16>,
 }
 
 /// Name of a deleted object.
@@ -151,15 +155,33 @@ pub struct Serves {
     /// Position of the state in service, or of an earlier one: a restarted container begins with no earlier state.
     #[serde(flatten)]
     pub position: Position,
-    /// Ports that could not be bound, as listeners declare them, with the error.
+    /// TCP and UDP ports that could not be bound, as listeners declare them, with the error. For controllers that do not know
+    /// `binds`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unbound: BTreeMap<u16, String>,
+    /// The same by transport, and the QUIC ports; `None` from pods that do not tell transports apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binds: Option<Binds>,
     /// Problems with received objects, such as an unknown kind. The pod bounds their number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     /// Why the position stays that of an earlier state, if that is not only for the moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<String>,
+}
+
+/// Results of binding, by transport. Ports are those that listeners declare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binds {
+    /// TCP ports that could not be bound, with the error.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tcp: BTreeMap<u16, String>,
+    /// UDP ports of UDP listeners that could not be bound, with the error.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub udp: BTreeMap<u16, String>,
+    /// All QUIC ports, with the error of each that could not be bound.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quic: BTreeMap<u16, Option<String>>,
 }
 
 #[cfg(test)]
@@ -206,10 +228,19 @@ mod tests {
         let pods = ReadyPods {
             own: "a".to_owned(),
             ready: [("a".to_owned(), [10, 0, 0, 1].into())].into(),
+            http3: BTreeSet::new(),
         };
         assert_eq!(
-            shown(&Update::Pods(pods)),
+            shown(&Update::Pods(pods.clone())),
             json!({"pods": {"own": "a", "ready": {"a": "10.0.0.1"}}})
+        );
+        let with_http3 = ReadyPods {
+            http3: [443].into(),
+            ..pods
+        };
+        assert_eq!(
+            shown(&Update::Pods(with_http3)),
+            json!({"pods": {"own": "a", "ready": {"a": "10.0.0.1"}, "http3": [443]}})
         );
         let serves = Serves {
             position: Position {
@@ -217,15 +248,22 @@ mod tests {
                 revision: 4,
             },
             unbound: [(80, "taken".to_owned())].into(),
+            binds: Some(Binds {
+                tcp: [(80, "taken".to_owned())].into(),
+                udp: BTreeMap::new(),
+                quic: [(443, None), (8443, Some("taken".to_owned()))].into(),
+            }),
             problems: Vec::new(),
             behind: Some("read-only".to_owned()),
         };
-        assert_eq!(
-            serde_json::to_value(Report::Serves(serves)).unwrap(),
-            json!({"serves": {
-                "instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}, "behind": "read-only",
-            }})
-        );
+        let line = json!({"serves": {
+            "instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}, "behind": "read-only",
+            "binds": {"tcp": {"80": "taken"}, "quic": {"443": null, "8443": "taken"}},
+        }});
+        let report = Report::Serves(serves);
+        assert_eq!(serde_json::to_value(&report).unwrap(), line);
+        let read: Report = serde_json::from_slice(line.to_string().as_bytes()).unwrap();
+        assert_eq!(read, report);
         let key_set = KeySetName {
             namespace: "shop".to_owned(),
             name: "https://login.example.com/keys".to_owned(),
@@ -234,6 +272,22 @@ mod tests {
             serde_json::to_value(Report::RefreshKeySet(key_set)).unwrap(),
             json!({"refreshKeySet": {"namespace": "shop", "name": "https://login.example.com/keys"}})
         );
+    }
+
+    /// Pods and controllers of the previous version.
+    #[test]
+    fn lines_without_transports_and_http3_are_read() {
+        let line =
+            br#"{"serves": {"instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}}}"#;
+        let Ok(Report::Serves(serves)) = serde_json::from_slice(line) else {
+            panic!("it is not read");
+        };
+        assert_eq!((serves.unbound.len(), serves.binds), (1, None));
+        let line = br#"{"pods": {"own": "a", "ready": {"a": "10.0.0.1"}}}"#;
+        let Ok(Update::Pods(pods)) = serde_json::from_slice(line) else {
+            panic!("it is not read");
+        };
+        assert!(pods.http3.is_empty());
     }
 
     #[test]

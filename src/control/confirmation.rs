@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::services::Replica;
-use crate::ir::ObjectRef;
+use crate::ir::{Bind, ObjectRef};
 use crate::status::Awaited;
 use crate::stream::hub::PodReport;
 
@@ -26,14 +26,16 @@ pub(super) enum Verdict {
     /// Some replicas have not confirmed in time. Names them.
     Lagging(String, Awaited),
     /// There is no ready replica. Those that are not ready could not bind these ports.
-    Absent(BTreeMap<u16, String>),
+    Absent(BTreeMap<Bind, String>),
 }
 
 /// What replicas that have a revision do not serve of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shortfall {
-    /// Ports that could not be bound, with the error.
-    pub(super) unbound: BTreeMap<u16, String>,
+    /// TCP and UDP ports that could not be bound, with the error.
+    pub(super) unbound: BTreeMap<Bind, String>,
+    /// QUIC ports that could not be bound, with the error.
+    pub(super) without_quic: BTreeMap<u16, String>,
     /// Objects that a replica of another version cannot read: which replica, and what is wrong with the first one.
     pub(super) unread: Option<String>,
 }
@@ -139,9 +141,13 @@ impl Shortfall {
             .filter_map(|(replica, report)| Some((*replica, (*report)?)))
             .filter(|(_, report)| report.revision >= revision)
             .collect();
+        let quic = reports.iter().flat_map(|(_, report)| &report.quic);
         Self {
             unread: unread(&reports),
-            unbound: unbound(reports.into_iter().map(|(_, report)| report)),
+            unbound: unbound(reports.iter().map(|(_, report)| *report)),
+            without_quic: quic
+                .filter_map(|(port, error)| Some((*port, error.clone()?)))
+                .collect(),
         }
     }
 }
@@ -169,10 +175,10 @@ fn unread(reports: &[(&Replica, &PodReport)]) -> Option<String> {
     ))
 }
 
-/// Returns the ports that some replica could not bind, with the error of one of them.
+/// Returns the TCP and UDP ports that some replica could not bind, with the error of one of them.
 pub(super) fn unbound<'a>(
     reports: impl IntoIterator<Item = &'a PodReport>,
-) -> BTreeMap<u16, String> {
+) -> BTreeMap<Bind, String> {
     let ports = reports.into_iter().flat_map(|report| &report.unbound);
     ports.map(|(port, error)| (*port, error.clone())).collect()
 }
@@ -276,14 +282,16 @@ mod tests {
     #[test]
     fn ports_that_are_not_bound_stay_known_during_a_series_of_changes() {
         let mut fixture = Fixture::new();
-        let unbound = BTreeMap::from([(80, "taken".to_owned())]);
+        let unbound = BTreeMap::from([(Bind::tcp(None, 80), "taken".to_owned())]);
         let mut report = PodReport::of_revision(WANTED - 1);
         report.unbound.clone_from(&unbound);
+        report.quic = [(443, Some("taken".to_owned())), (444, None)].into();
         let verdict = fixture.evaluate_reports(0, &[Some(report)]);
         let Verdict::Awaited(_, _, shortfall) = verdict else {
             panic!("{verdict:?}");
         };
         assert_eq!(shortfall.unbound, unbound);
+        assert_eq!(shortfall.without_quic, [(443, "taken".to_owned())].into());
     }
 
     #[test]

@@ -232,8 +232,13 @@ fn with_verdict(
         .map(|message| (Reason::NameTaken, message));
     match verdict {
         Verdict::Confirmed(shortfall) | Verdict::Awaited(_, _, shortfall) => {
-            let Shortfall { unbound, unread } = shortfall;
+            let Shortfall {
+                unbound,
+                without_quic,
+                unread,
+            } = shortfall;
             state.unbound.clone_from(unbound);
+            state.without_quic.clone_from(without_quic);
             state.unread.clone_from(unread);
             let failures: Vec<_> = message.into_iter().chain(state.notice.take()).collect();
             state.notice = (!failures.is_empty()).then(|| failures.join("; "));

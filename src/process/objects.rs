@@ -1,6 +1,7 @@
 //! Where a data plane's objects come from: a folder, an API server, or a controller. Runs the control
 //! loop on them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -134,9 +135,15 @@ impl Objects {
                 let key_requests = state.table.load().key_requests();
                 // Objects of a previous container are served while no controller confirms them.
                 set_stale(true);
+                let http3 = state.table.load().shared_http3().clone();
+                // Until a controller knows what the other pods serve.
+                http3.set(BTreeSet::new());
                 let on_event = |event: StreamEvent<'_>| {
                     if let Some(peers) = peers {
                         update_pods(peers, &event);
+                    }
+                    if let StreamEvent::Pods(pods) = &event {
+                        http3.set(pods.http3.clone());
                     }
                     match (event, &key) {
                         (StreamEvent::SessionSecret(secrets), Some(key)) => {

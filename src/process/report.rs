@@ -1,11 +1,9 @@
 //! The report of a pod to its controller about a [`ServedConfiguration`]: the revision in service, the ports
 //! that could not be bound, and the objects that could not be read.
 
-use std::collections::BTreeMap;
-
 use crate::control::data_plane::ServedConfiguration;
-use crate::ir::Transport;
-use crate::wire::Serves;
+use crate::ir::{BindReport, Transport};
+use crate::wire::{Binds, Serves};
 
 /// Maximum number of reported problems, and of characters of each. They appear in conditions. The
 /// log has all of them.
@@ -15,14 +13,9 @@ const MAX_PROBLEM_CHARS: usize = 300;
 /// Builds the report of a served configuration; `None` if its objects did not come from a controller.
 pub(super) fn serves(served: &ServedConfiguration) -> Option<Serves> {
     let position = served.load.position.clone()?;
-    // Without its QUIC port, a listener is served all the same.
-    let binds = served.binds.iter();
-    let binds = binds.filter(|(bind, _)| bind.transport != Transport::Quic);
-    let failed = binds.filter_map(|(bind, result)| {
-        let error = result.as_ref().err()?;
-        Some((bind.port, error.to_string()))
-    });
-    let unbound: BTreeMap<u16, String> = failed.collect();
+    let binds = by_transport(&served.binds);
+    let unbound = binds.udp.iter().chain(&binds.tcp);
+    let unbound = unbound.map(|(port, error)| (*port, error.clone()));
     let problems = &served.load.problems;
     let shown = if problems.len() > MAX_PROBLEMS {
         MAX_PROBLEMS - 1
@@ -39,10 +32,29 @@ pub(super) fn serves(served: &ServedConfiguration) -> Option<Serves> {
     }
     Some(Serves {
         position,
-        unbound,
+        unbound: unbound.collect(),
+        binds: Some(binds),
         problems: lines,
         behind: None,
     })
+}
+
+fn by_transport(report: &BindReport) -> Binds {
+    let mut binds = Binds::default();
+    for (bind, result) in report {
+        let error = result.as_ref().err().map(|error| error.to_string());
+        match (bind.transport, error) {
+            (Transport::Tcp, Some(error)) => drop(binds.tcp.insert(bind.port, error)),
+            (Transport::Udp, Some(error)) => drop(binds.udp.insert(bind.port, error)),
+            (Transport::Tcp | Transport::Udp, None) => {}
+            (Transport::Quic, error) => {
+                // Bound means on each address.
+                let known = binds.quic.entry(bind.port).or_default();
+                *known = known.take().or(error);
+            }
+        }
+    }
+    binds
 }
 
 fn truncate(text: &str) -> String {
@@ -59,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::finding::Severity;
-    use crate::ir::{Bind, BindReport};
+    use crate::ir::Bind;
     use crate::provider::{Load, Problem};
     use crate::wire::Position;
 
@@ -108,6 +120,37 @@ mod tests {
         ]);
         let report = serves(&served(Some(position()), 0, binds)).unwrap();
         assert_eq!(report.unbound, [(443, "taken".to_owned())].into());
+    }
+
+    #[test]
+    fn transports_of_a_port_are_apart() {
+        let bound = || Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, 65_092)));
+        let taken = || Err("taken".into());
+        let udp = |port| Bind {
+            transport: Transport::Udp,
+            ..Bind::tcp(None, port)
+        };
+        let quic = |port| Bind::tcp(None, port).quic();
+        let first = Bind::tcp(Some(Ipv4Addr::LOCALHOST.into()), 444).quic();
+        let binds = BindReport::from([
+            (Bind::tcp(None, 53), bound()),
+            (udp(53), taken()),
+            (Bind::tcp(None, 443), bound()),
+            (quic(443), taken()),
+            (Bind::tcp(None, 444), taken()),
+            (first, taken()),
+            (quic(444), bound()),
+            (quic(445), bound()),
+        ]);
+        let report = serves(&served(Some(position()), 0, binds)).unwrap();
+        let error = || "taken".to_owned();
+        assert_eq!(report.unbound, [(53, error()), (444, error())].into());
+        let expected = Binds {
+            tcp: [(444, error())].into(),
+            udp: [(53, error())].into(),
+            quic: [(443, Some(error())), (444, Some(error())), (445, None)].into(),
+        };
+        assert_eq!(report.binds, Some(expected));
     }
 
     #[test]

@@ -247,7 +247,8 @@ impl Client {
             return None;
         }
         let table = self.worker.table.load();
-        self.port.configured(&table)?.alt_svc(sni).cloned()
+        let port = self.port.configured(&table)?;
+        port.alt_svc(sni, table.shared_http3()).cloned()
     }
 
     /// Reports whether the connection must end after its current requests.

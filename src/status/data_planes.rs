@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::report::{Address, GatewayStatus, ListenerSetStatus, ListenerStatus};
-use crate::ir::ObjectRef;
+use crate::ir::{Bind, ObjectRef, Transport};
 
 /// State of a Gateway's data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,11 @@ pub struct DataPlaneState {
     pub fault: Option<(Reason, String)>,
     /// A failure that does not prevent the present pods from serving.
     pub notice: Option<String>,
-    /// Ports that replicas could not bind, as listeners declare them, with the error.
-    pub unbound: BTreeMap<u16, String>,
+    /// TCP and UDP ports that replicas could not bind, on all addresses as listeners declare them, with the error.
+    pub unbound: BTreeMap<Bind, String>,
+    /// QUIC ports that replicas could not bind, as listeners declare them, with the error. Without its QUIC port, a listener is
+    /// served all the same.
+    pub without_quic: BTreeMap<u16, String>,
     /// Why replicas do not serve all objects that they have.
     pub unread: Option<String>,
 }
@@ -88,18 +91,35 @@ fn set_notice(conditions: &mut [Condition], notice: Option<&String>) {
 
 fn set_listeners_programmed(listeners: &mut [ListenerStatus], state: &DataPlaneState) {
     for listener in listeners {
-        let ports = listener.binds.iter().map(|bind| bind.port);
-        let unbound = ports.filter_map(|port| Some((port, state.unbound.get(&port)?)));
-        let failures: Vec<_> = unbound
-            .map(|(port, why)| format!("port {port}: {why}"))
-            .collect();
+        let failure = |bind: &Bind| {
+            let everywhere = Bind {
+                address: None,
+                ..*bind
+            };
+            let why = state.unbound.get(&everywhere)?;
+            Some(format!("port {}: {why}", bind.port))
+        };
+        let failures: Vec<_> = listener.binds.iter().filter_map(failure).collect();
         let unbound =
             (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
-        if let Some(fault) = unbound.as_ref().or(state.fault.as_ref()) {
+        let without_http3 = without_http3(&listener.binds, state);
+        let fault = unbound.as_ref().or(state.fault.as_ref());
+        if fault.is_some() || without_http3.is_some() {
             let conditions = Arc::make_mut(&mut listener.conditions);
-            set_false(conditions, ConditionType::Programmed, Some(fault));
+            set_false(conditions, ConditionType::Programmed, fault);
+            set_notice(conditions, without_http3.as_ref());
         }
     }
+}
+
+/// Returns why clients of a listener with HTTP/3 do not learn of it; `None` if all replicas have bound its QUIC port, or if it
+/// has no HTTP/3.
+fn without_http3(binds: &[Bind], state: &DataPlaneState) -> Option<String> {
+    let mut tcp = binds.iter().filter(|it| it.transport == Transport::Tcp);
+    tcp.find_map(|bind| {
+        let (port, why) = (bind.port, state.without_quic.get(&bind.port)?);
+        Some(format!("HTTP/3 is not advertised: port {port}/quic: {why}"))
+    })
 }
 
 /// Returns the fault of an object without programmed listeners, if failed binds are the cause.
@@ -142,7 +162,6 @@ fn set_false(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::Bind;
 
     fn listener(port: u16) -> ListenerStatus {
         let programmed = Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
@@ -175,7 +194,7 @@ mod tests {
         DataPlaneState {
             unbound: ports
                 .iter()
-                .map(|port| (*port, "taken".to_owned()))
+                .map(|port| (Bind::tcp(None, *port), "taken".to_owned()))
                 .collect(),
             ..DataPlaneState::default()
         }
@@ -193,6 +212,50 @@ mod tests {
             reasons(&unbound(&[80, 443])),
             [Invalid, PortUnavailable, PortUnavailable]
         );
+    }
+
+    #[test]
+    fn port_of_another_transport_does_not_concern_a_listener() {
+        use Reason::{PortUnavailable, Programmed};
+        let udp = Bind {
+            transport: Transport::Udp,
+            ..Bind::tcp(None, 443)
+        };
+        let state = DataPlaneState {
+            unbound: [(udp, "taken".to_owned())].into(),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(&state), [Programmed, Programmed, Programmed]);
+        let mut of_udp = listener(443);
+        of_udp.binds = vec![udp];
+        let mut listeners = [of_udp];
+        set_listeners_programmed(&mut listeners, &state);
+        assert_eq!(listeners[0].conditions[0].reason, PortUnavailable);
+    }
+
+    #[test]
+    fn listener_without_its_quic_port_is_programmed_and_says_so() {
+        let state = DataPlaneState {
+            without_quic: [(443, "taken".to_owned())].into(),
+            ..DataPlaneState::default()
+        };
+        let mut gateway = GatewayStatus {
+            conditions: listener(0).conditions.to_vec(),
+            listeners: vec![listener(80), listener(443)],
+            ..GatewayStatus::default()
+        };
+        confirm_gateway(&mut gateway, &state);
+        let shown = gateway.listeners.iter().map(|listener| {
+            let condition = &listener.conditions[0];
+            (condition.status, condition.message.as_str())
+        });
+        let message = "HTTP/3 is not advertised: port 443/quic: taken";
+        let expected = [
+            (ConditionStatus::True, ""),
+            (ConditionStatus::True, message),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        assert_eq!(gateway.conditions[0].status, ConditionStatus::True);
     }
 
     /// Reasons of `Accepted` and `Programmed` of a ListenerSet, all of whose listeners are served.

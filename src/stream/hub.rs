@@ -14,12 +14,12 @@ use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
 use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
-use crate::ir::ObjectRef;
+use crate::ir::{Bind, ObjectRef, Transport};
 use crate::key_requests::KeyRequests;
 use crate::snapshot::Snapshot;
 use crate::translate::Options;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
-use crate::wire::{Position, Serves};
+use crate::wire::{self, Binds, Position, Serves};
 
 /// Reports of one Gateway's pods, by pod name.
 pub type PodReports = BTreeMap<String, PodReport>;
@@ -35,8 +35,10 @@ pub struct PodReport {
     /// Revision of the Gateway's objects in service; `None` before the first report of a revision
     /// of this process.
     pub revision: Option<u64>,
-    /// Ports that could not be bound, as listeners declare them, with the error.
-    pub unbound: BTreeMap<u16, String>,
+    /// TCP and UDP ports that could not be bound, on all addresses as listeners declare them, with the error.
+    pub unbound: BTreeMap<Bind, String>,
+    /// QUIC ports, as listeners declare them, with the error of each that could not be bound.
+    pub quic: BTreeMap<u16, Option<String>>,
     /// Problems with received objects.
     pub problems: Vec<String>,
     /// Why the revision stays an earlier one than that in service, if that is not only for the moment.
@@ -58,9 +60,44 @@ impl PodReport {
             session,
             revision: None,
             unbound: BTreeMap::new(),
+            quic: BTreeMap::new(),
             problems: Vec::new(),
             behind: None,
         }
+    }
+
+    /// Returns what a pod has reported in a session with this process, of this instance.
+    fn of(session: u64, serves: Serves, our_instance: &str) -> Self {
+        let Position { instance, revision } = serves.position;
+        let binds = serves.binds;
+        let Binds { tcp, udp, quic } = binds.unwrap_or_else(|| Binds {
+            // Either may be meant.
+            tcp: serves.unbound.clone(),
+            udp: serves.unbound,
+            quic: BTreeMap::new(),
+        });
+        let at = |transport| {
+            let bind = move |port| Bind {
+                transport,
+                ..Bind::tcp(None, port)
+            };
+            move |(port, error): (u16, String)| (bind(port), error)
+        };
+        let tcp = tcp.into_iter().map(at(Transport::Tcp));
+        let udp = udp.into_iter().map(at(Transport::Udp));
+        Self {
+            session,
+            revision: (instance == our_instance).then_some(revision),
+            unbound: tcp.chain(udp).collect(),
+            quic,
+            problems: serves.problems,
+            behind: serves.behind,
+        }
+    }
+
+    /// Reports whether the pod has bound a QUIC port.
+    fn has_quic(&self, port: u16) -> bool {
+        self.quic.get(&port).is_some_and(Option::is_none)
     }
 }
 
@@ -95,8 +132,8 @@ struct Feed {
     gateway: Arc<Gateway>,
     log: Log,
     revision: watch::Sender<u64>,
-    /// Its ready pods.
-    pods: watch::Sender<Arc<Pods>>,
+    /// Its ready pods, without the name of the pod that this is sent to.
+    pods: watch::Sender<Arc<wire::ReadyPods>>,
 }
 
 /// The next thing that a session sends.
@@ -127,8 +164,8 @@ pub(super) struct Connected {
     pub(super) session: Session,
     /// Revisions of the Gateway's objects. Closes when the Gateway is deleted.
     pub(super) revisions: watch::Receiver<u64>,
-    /// Ready pods of the Gateway.
-    pub(super) pods: watch::Receiver<Arc<Pods>>,
+    /// Ready pods of the Gateway, without the name of this one.
+    pub(super) pods: watch::Receiver<Arc<wire::ReadyPods>>,
     /// Closes when another session of the pod begins.
     pub(super) replaced: oneshot::Receiver<Infallible>,
 }
@@ -203,7 +240,7 @@ impl Hub {
         }
         for (gateway, pods) in ready {
             if let Some(feed) = feeds.by_gateway.get(&gateway) {
-                feed.set_pods(pods);
+                feed.set_pods(pods, self.reports.borrow().get(&gateway));
             }
         }
         feeds.is_synced = true;
@@ -253,6 +290,7 @@ impl Hub {
                 }
             }
         });
+        feeds.update_pods(gateway, &self.reports);
         drop(feeds);
         let session = Session {
             gateway: gateway.clone(),
@@ -270,15 +308,8 @@ impl Hub {
 
     /// Records the report of a pod. After a reconnect, only reports of the last session count.
     pub(super) fn report(&self, session: &Session, serves: Serves) {
-        let Position { instance, revision } = serves.position;
-        let report = PodReport {
-            session: session.number,
-            revision: (instance == self.instance).then_some(revision),
-            unbound: serves.unbound,
-            problems: serves.problems,
-            behind: serves.behind,
-        };
-        self.reports.send_if_modified(|reports| {
+        let report = PodReport::of(session.number, serves, &self.instance);
+        let is_changed = self.reports.send_if_modified(|reports| {
             let known = reports.get(&session.gateway);
             let known = known.and_then(|pods| pods.get(&session.pod));
             let is_changed = known.is_some_and(|it| it.session == session.number && *it != report);
@@ -287,6 +318,9 @@ impl Hub {
             }
             is_changed
         });
+        if is_changed {
+            self.feeds().update_pods(&session.gateway, &self.reports);
+        }
     }
 
     /// Asks for a key set of the pod's Gateway. Ignores others.
@@ -322,6 +356,7 @@ impl Hub {
             }
             true
         });
+        feeds.update_pods(&session.gateway, &self.reports);
     }
 
     /// Returns what a pod at this revision needs.
@@ -343,11 +378,28 @@ impl Hub {
 }
 
 impl Feed {
-    fn set_pods(&self, pods: Pods) {
+    /// Tells the pods which of them are ready, and the ports whose HTTP/3 all of these serve: no pod may tell clients of a port
+    /// that another one does not have.
+    fn set_pods(&self, pods: Pods, reports: Option<&Arc<PodReports>>) {
+        let Pods {
+            addresses,
+            udp_ports,
+        } = pods;
+        let report = |pod: &String| reports.and_then(|reports| reports.get(pod));
+        let is_served = |port: &u16| {
+            let mut ready = addresses.keys().map(report);
+            ready.all(|report| report.is_some_and(|report| report.has_quic(*port)))
+        };
+        let http3 = udp_ports.into_iter().filter(is_served).collect();
+        let now = wire::ReadyPods {
+            own: String::new(),
+            http3,
+            ready: addresses,
+        };
         self.pods.send_if_modified(|known| {
-            let is_changed = **known != pods;
+            let is_changed = **known != now;
             if is_changed {
-                *known = Arc::new(pods);
+                *known = Arc::new(now);
             }
             is_changed
         });
@@ -358,11 +410,16 @@ impl Feeds {
     /// Applies changes to the objects of a Gateway.
     fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: Vec<ObjectChange>) {
         let (floor, ready) = (self.floor, &self.ready);
-        let new = || Feed {
-            gateway: gateway.clone(),
-            log: Log::after(floor),
-            revision: watch::Sender::new(floor),
-            pods: watch::Sender::new(Arc::new(ready.of(name))),
+        let new = || {
+            let feed = Feed {
+                gateway: gateway.clone(),
+                log: Log::after(floor),
+                revision: watch::Sender::new(floor),
+                pods: watch::Sender::default(),
+            };
+            // It has had no session.
+            feed.set_pods(ready.of(name), None);
+            feed
         };
         let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
         let is_of_endpoints = changes.iter().all(is_of_endpoints);
@@ -372,6 +429,13 @@ impl Feeds {
         feed.revision.send_replace(revision);
         if !is_of_endpoints || !self.configured.contains_key(name) {
             self.configured.insert(name.clone(), revision);
+        }
+    }
+
+    /// Tells the pods of a Gateway what follows from reports that have changed.
+    fn update_pods(&self, gateway: &ObjectRef, reports: &watch::Sender<Reports>) {
+        if let Some(feed) = self.by_gateway.get(gateway) {
+            feed.set_pods(self.ready.of(gateway), reports.borrow().get(gateway));
         }
     }
 

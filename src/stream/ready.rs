@@ -1,5 +1,5 @@
-//! The ready pods of each Gateway, from one snapshot to the next: the endpoints of the Services that the controller has
-//! created for it. Pure.
+//! The ready pods of each Gateway and the UDP ports at which clients reach them, from one snapshot to the next: those of the
+//! Services that the controller has created for it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,8 +14,14 @@ use crate::ir::sharing::Text;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 use crate::snapshot::{Objects, Snapshot};
 
-/// The addresses of pods by name.
-pub(super) type Pods = BTreeMap<String, IpAddr>;
+/// The ready pods of a Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pods {
+    /// Their addresses by name.
+    pub(super) addresses: BTreeMap<String, IpAddr>,
+    /// UDP ports that each Service of the Gateway has, and that its load balancer does not refuse.
+    pub(super) udp_ports: BTreeSet<u16>,
+}
 
 /// The ready pods of all Gateways.
 #[derive(Default)]
@@ -73,19 +79,28 @@ impl ReadyPods {
 
     /// Returns the ready pods of a Gateway.
     pub(super) fn of(&self, gateway: &ObjectRef) -> Pods {
-        let services = self.by_gateway.get(gateway).into_iter().flatten();
-        let slices = services.filter_map(|service| self.slices.get(service));
+        let services = || self.by_gateway.get(gateway).into_iter().flatten();
+        let slices = services().filter_map(|service| self.slices.get(service));
         let endpoints = slices
             .flat_map(BTreeMap::values)
             .flat_map(|it| &it.endpoints);
         let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
-        let mut pods = Pods::new();
+        let mut addresses = BTreeMap::new();
         for (name, address) in ready.filter_map(pod) {
             // Several Services select the same pods, and each family of addresses has its own slices.
-            let known = pods.entry(name.to_owned()).or_insert(address);
+            let known = addresses.entry(name.to_owned()).or_insert(address);
             *known = address.min(*known);
         }
-        pods
+        let udp_ports = services().filter_map(|service| {
+            let service = self.services.get(&service.namespace, &service.name)?;
+            Some(service.reachable_udp_ports())
+        });
+        Pods {
+            addresses,
+            udp_ports: udp_ports
+                .reduce(|one, other| &one & &other)
+                .unwrap_or_default(),
+        }
     }
 
     /// Notes to which Gateway a Service belongs. Returns this Gateway and the former one.
@@ -192,8 +207,45 @@ mod tests {
 
     fn pods(pods: &[(&str, &str)]) -> Pods {
         let pods = pods.iter();
-        pods.map(|(name, address)| ((*name).to_owned(), address.parse().unwrap()))
-            .collect()
+        let pods = pods.map(|(name, address)| ((*name).to_owned(), address.parse().unwrap()));
+        Pods {
+            addresses: pods.collect(),
+            udp_ports: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn udp_ports_are_those_that_all_services_of_a_gateway_have() {
+        let mut cluster = Snapshot::default();
+        let mut ready = ReadyPods::default();
+        gateway(&mut cluster, "edge");
+        let mut ports = |name: &str, numbers: &[u16], error: Option<&str>| {
+            let listed = json!([{"port": 8443, "protocol": "UDP", "error": error}]);
+            let ports = numbers.iter();
+            let ports = ports.map(|port| json!({"port": port, "protocol": "UDP"}));
+            let mut ports: Vec<_> = ports.collect();
+            ports.push(json!({"port": 80}));
+            let mut service = json!({
+                "metadata": {
+                    "namespace": "infra", "name": name,
+                    "labels": {MANAGED_BY_LABEL: MANAGED_BY, GATEWAY_LABEL: "edge"},
+                },
+                "spec": {"ports": ports},
+            });
+            if error.is_some() {
+                service["status"] = json!({"loadBalancer": {"ingress": [{"ports": listed}]}});
+            }
+            insert(&mut cluster, "v1", "Service", &service);
+            ready
+                .follow(&cluster)
+                .remove(&self::name("edge"))
+                .unwrap()
+                .udp_ports
+        };
+        assert_eq!(ports("one", &[443, 8443], None), [443, 8443].into());
+        assert_eq!(ports("two", &[8443], None), [8443].into());
+        assert!(ports("two", &[8443], Some("refused")).is_empty());
+        assert!(ports("two", &[], None).is_empty());
     }
 
     #[test]
@@ -240,6 +292,9 @@ mod tests {
         let one = pods(&[("a", "10.0.0.1")]);
         assert_eq!(ready.follow(&cluster), [(name("edge"), one)].into());
         cluster.services.remove(&Key::new("infra", "edge-ours"));
-        assert_eq!(ready.follow(&cluster), [(name("edge"), Pods::new())].into());
+        assert_eq!(
+            ready.follow(&cluster),
+            [(name("edge"), Pods::default())].into()
+        );
     }
 }

@@ -141,6 +141,7 @@ mod tests {
                 revision,
             },
             unbound: BTreeMap::new(),
+            binds: None,
             problems: Vec::new(),
             behind: None,
         })

@@ -10,7 +10,6 @@ use tokio::time::{Instant, timeout};
 
 use super::encode;
 use super::hub::{Hub, Next, Session};
-use super::ready::Pods;
 use crate::status::lease::Leadership;
 use crate::wire::{ReadyPods, SessionSecrets, Update};
 
@@ -25,8 +24,8 @@ const LEAST_RATE: usize = 256 * 1024;
 pub(super) struct SessionInputs {
     /// Revisions of the Gateway's objects; closed when the Gateway is deleted.
     pub(super) revisions: watch::Receiver<u64>,
-    /// Ready pods of the Gateway.
-    pub(super) pods: watch::Receiver<Arc<Pods>>,
+    /// Ready pods of the Gateway, without the name of this one.
+    pub(super) pods: watch::Receiver<Arc<ReadyPods>>,
     /// Current leader.
     pub(super) leadership: watch::Receiver<Leadership>,
     /// Secrets of the Gateway's session tokens.
@@ -107,11 +106,11 @@ impl Sender<'_> {
                     self.send_update(&Update::Leader { address }).await?;
                 }
                 Ok(()) = inputs.pods.changed() => {
-                    let ready = (**inputs.pods.borrow_and_update()).clone();
+                    let mut pods = (**inputs.pods.borrow_and_update()).clone();
                     // Without ready pods, the pod keeps to those that it knows.
-                    if !ready.is_empty() {
-                        let own = self.session.pod.clone();
-                        self.send_update(&Update::Pods(ReadyPods { own, ready })).await?;
+                    if !pods.ready.is_empty() {
+                        pods.own.clone_from(&self.session.pod);
+                        self.send_update(&Update::Pods(pods)).await?;
                     }
                 }
             }

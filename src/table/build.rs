@@ -36,6 +36,7 @@ fn build(ir: Arc<Ir>, previous: &Table) -> Table {
             routes: previous.routes.clone(),
             backends: backends.nodes,
             server_configs: previous.server_configs.clone(),
+            shared_http3: previous.shared_http3.clone(),
             new_patterns: Vec::new(),
             ir,
         };
@@ -53,6 +54,7 @@ fn build(ir: Arc<Ir>, previous: &Table) -> Table {
         routes,
         backends: backends.nodes,
         server_configs,
+        shared_http3: previous.shared_http3.clone(),
         ir,
     }
 }

@@ -1,10 +1,31 @@
-//! HTTP/3 of ports and their listeners. Must not know sockets.
+//! HTTP/3 of ports and their listeners, and whether clients learn of it. Must not know sockets.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 
 use super::listener::{Listener, Port};
+
+/// The ports whose HTTP/3 all pods of the Gateway serve, if a controller says so.
+#[derive(Debug, Default)]
+pub struct SharedHttp3(ArcSwapOption<BTreeSet<u16>>);
+
+impl SharedHttp3 {
+    /// Sets the ports, as listeners declare them. Before the first call, the process stands alone, and its own ports decide.
+    pub fn set(&self, ports: BTreeSet<u16>) {
+        self.0.store(Some(Arc::new(ports)));
+    }
+
+    fn has(&self, port: u16) -> bool {
+        match &*self.0.load() {
+            Some(ports) => ports.contains(&port),
+            None => true,
+        }
+    }
+}
 
 impl Port {
     /// Reports whether some of its listeners have HTTP/3, so that its QUIC port is to be bound.
@@ -17,10 +38,12 @@ impl Port {
         self.is_quic_bound.store(is_bound, Relaxed);
     }
 
-    /// Returns the value of `Alt-Svc` for clients with this server name, in lower case, that may use HTTP/3 instead.
-    pub fn alt_svc(&self, sni: Option<&str>) -> Option<&HeaderValue> {
-        let value = self.listener_for_sni(sni)?.alt_svc.as_ref();
-        value.filter(|_| self.is_quic_bound.load(Relaxed))
+    /// Returns the value of `Alt-Svc` for clients with this server name, in lower case, that may use HTTP/3 instead. `shared` is
+    /// that of the table.
+    pub fn alt_svc(&self, sni: Option<&str>, shared: &SharedHttp3) -> Option<&HeaderValue> {
+        let value = self.listener_for_sni(sni)?.alt_svc.as_ref()?;
+        let is_served = self.is_quic_bound.load(Relaxed) && shared.has(self.bind().port);
+        is_served.then_some(value)
     }
 }
 

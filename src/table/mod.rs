@@ -69,6 +69,7 @@ pub use exemplar::Exemplar;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
 pub use forward_stats::{ForwardStats, ForwardTotals};
+pub use http3::SharedHttp3;
 pub use limits::{
     Ask, BodySizes, ClientIdentity, CountedRequest, Grant, Group, KeyUsage, LeaseCounts,
     LimitIndex, LimitPhase, LimitedRequest, Limiter, OverLimit, PendingAsk, Pod, Remaining,
@@ -105,6 +106,8 @@ pub struct Table {
     /// In order of identity, as in the IR.
     backends: Arc<[Arc<Backend>]>,
     server_configs: Arc<ServerConfigs>,
+    /// The ports whose HTTP/3 all pods serve. The same in consecutive tables.
+    shared_http3: Arc<SharedHttp3>,
     /// Patterns that the previous table does not have and that are not compiled.
     new_patterns: Vec<Pattern>,
 }
@@ -119,6 +122,7 @@ impl Table {
             routes: Routes::default(),
             backends: Arc::default(),
             server_configs: Arc::default(),
+            shared_http3: Arc::default(),
             new_patterns: Vec::new(),
         }
     }
@@ -176,6 +180,11 @@ impl Table {
     /// Returns the key sets that tokens lack. All tables of a process share them.
     pub fn key_requests(&self) -> Arc<KeyRequests> {
         self.routes.policies.authenticators.key_requests.clone()
+    }
+
+    /// Returns the ports whose HTTP/3 all pods serve. All tables of a process have the same.
+    pub fn shared_http3(&self) -> &Arc<SharedHttp3> {
+        &self.shared_http3
     }
 
     /// Returns the sign-ins in service, by policy.

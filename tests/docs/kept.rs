@@ -223,6 +223,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
         Row("changes for pods that are behind"),
     ),
     ("stream/hub.rs", "connected", Row("what a pod was not sent")),
+    ("stream/hub.rs", "quic", Row("reports of a pod")),
     ("stream/hub.rs", "unbound", Row("reports of a pod")),
     (
         "stream/keys.rs",
@@ -246,6 +247,11 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     (
         "stream/ready.rs",
+        "addresses",
+        Row("objects, their conditions"),
+    ),
+    (
+        "stream/ready.rs",
         "by_gateway",
         Row("objects, their conditions"),
     ),
@@ -257,6 +263,11 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     (
         "stream/ready.rs",
         "slices",
+        Row("objects, their conditions"),
+    ),
+    (
+        "stream/ready.rs",
+        "udp_ports",
         Row("objects, their conditions"),
     ),
     (

@@ -112,6 +112,29 @@ async fn responses_over_tcp_tell_of_http3_unless_they_do_themselves() {
     assert!(!answer.headers.contains_key("alt-svc"), "{answer:?}");
 }
 
+/// What a controller says of all pods of a Gateway.
+#[tokio::test]
+async fn responses_tell_of_http3_only_where_all_pods_serve_it() {
+    let origin = Origin::echo("origin").await;
+    let mut scene = Scene::start(&before(&origin));
+    let config = tls::client(&["h2"]);
+    let mut client = Client::tls(scene.at(443), "a.com", &config).await;
+    let shared = scene.state().table.load().shared_http3().clone();
+    for (ports, is_told) in [(vec![], false), (vec![443], true), (vec![8443], false)] {
+        shared.set(ports.into_iter().collect());
+        let answer = client.get("a.com", "/").await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers.contains_key("alt-svc"), is_told);
+    }
+    let changed = before(&origin).route("other", &[to("origin")]);
+    scene.replace(&changed).await;
+    let answer = client.get("a.com", "/").await;
+    assert!(!answer.headers.contains_key("alt-svc"), "of the next table");
+    shared.set([443].into());
+    let answer = client.get("a.com", "/").await;
+    assert_eq!(answer.header("alt-svc"), "h3=\":443\"; ma=3600");
+}
+
 #[tokio::test]
 async fn advertised_port_is_that_of_the_policy() {
     let origin = Origin::echo("origin").await;

@@ -1,5 +1,6 @@
 //! A scripted controller: TLS, HTTP/2 and the lines of the stream protocol.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -385,6 +386,7 @@ impl Stream {
         self.write_text(&Update::Pods(ReadyPods {
             own: own.to_owned(),
             ready: ready.iter().cloned().collect(),
+            http3: BTreeSet::new(),
         }))
     }
 

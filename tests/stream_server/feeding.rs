@@ -166,11 +166,12 @@ fn keeps_reports_of_connected_pods_only() {
         pod.write_text(&json!({"later versions say more": {}}));
         pod.write_text(&json!({"serves": {"instance": instance, "revision": revision, "unbound": {"443": "taken"}}}));
         let name = portcullis::ir::ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let tcp = portcullis::ir::Bind::tcp(None, 443);
         controller
             .wait_for_reports(|reports| {
                 let report = reports.get(&name).and_then(|pods| pods.get("edge-1"));
                 report.is_some_and(|report| {
-                    report.revision == revision && report.unbound[&443] == "taken"
+                    report.revision == revision && report.unbound[&tcp] == "taken"
                 })
             })
             .await;
@@ -178,6 +179,54 @@ fn keeps_reports_of_connected_pods_only() {
         controller
             .wait_for_reports(|reports| reports.is_empty())
             .await;
+    });
+}
+
+/// Reads lines up to the next ready pods.
+async fn ready_pods(pod: &mut Pod) -> serde_json::Value {
+    loop {
+        let line = pod.line().await.unwrap();
+        if let Some(pods) = line.get("pods") {
+            return pods.clone();
+        }
+    }
+}
+
+#[test]
+fn pod_learns_which_http3_ports_all_ready_pods_serve() {
+    block_on(async {
+        let mut controller = Controller::start().await;
+        let labels = json!({
+            "app.kubernetes.io/managed-by": "portcullis-controller",
+            "gateway.networking.k8s.io/gateway-name": "edge",
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "infra", "name": "edge-portcullis", "labels": labels},
+            "spec": {"ports": [{"port": 443}, {"port": 443, "protocol": "UDP"}]},
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "namespace": "infra", "name": "edge-portcullis-1",
+                "labels": {"kubernetes.io/service-name": "edge-portcullis"},
+            },
+            "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "edge-1"}}],
+        });
+        controller.put([service, slice]);
+        let mut pod = controller.pod(None).await;
+        let begin = pod.line().await.unwrap();
+        let instance = &begin["begin"]["instance"];
+        let without = json!({"own": "edge-1", "ready": {"edge-1": "10.0.0.1"}});
+        assert_eq!(ready_pods(&mut pod).await, without);
+        let serves = |error: Option<&str>| {
+            let binds = json!({"quic": {"443": error}});
+            json!({"serves": {"instance": instance, "revision": 1, "binds": binds}})
+        };
+        pod.write_text(&serves(None));
+        assert_eq!(ready_pods(&mut pod).await["http3"], json!([443]));
+        pod.write_text(&serves(Some("taken")));
+        assert_eq!(ready_pods(&mut pod).await, without);
     });
 }
 

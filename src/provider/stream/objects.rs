@@ -125,9 +125,18 @@ impl GatewayObjects {
         Some(Update::SessionSecret(secrets.clone()))
     }
 
+    /// Returns the line of the ready pods for a copy. Where all of them serve HTTP/3 may have changed when the copy is read.
     fn pods_update(&self) -> Option<Update> {
-        let pods = self.pods.as_deref()?;
-        Some(Update::Pods(pods.clone()))
+        let ReadyPods {
+            own,
+            ready,
+            http3: _,
+        } = self.pods.as_deref()?.clone();
+        Some(Update::Pods(ReadyPods {
+            own,
+            ready,
+            http3: BTreeSet::new(),
+        }))
     }
 
     fn problems(&self) -> Vec<Problem> {

@@ -112,6 +112,7 @@ mod tests {
         Serves {
             position: position(instance, revision),
             unbound: [(80, "taken".to_owned())].into(),
+            binds: None,
             problems: vec!["unknown field".to_owned()],
             behind: None,
         }

@@ -147,7 +147,7 @@ fn state() -> impl Strategy<Value = DataPlaneState> {
         refusal: fault(refusal),
         fault: fault(absent),
         unbound: unbound
-            .then(|| (80, "taken".to_owned()))
+            .then(|| (Bind::tcp(None, 80), "taken".to_owned()))
             .into_iter()
             .collect(),
         ..DataPlaneState::default()

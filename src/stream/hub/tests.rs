@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
+use crate::api::core::SERVICE_NAME_LABEL;
 use crate::api::{Kind, Object};
+use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 
 fn name() -> ObjectRef {
     ObjectRef::gateway_api("Gateway", "infra", "edge")
@@ -93,6 +95,7 @@ fn serves(instance: &str, revision: u64) -> Serves {
             revision,
         },
         unbound: BTreeMap::new(),
+        binds: None,
         problems: Vec::new(),
         behind: None,
     }
@@ -246,6 +249,150 @@ fn ignores_revisions_of_another_process() {
     let connected = connect(&hub);
     hub.report(&connected.session, serves("other", 2));
     assert_eq!(reported(&hub), None);
+}
+
+/// Reports these results of binding in a session.
+fn report(hub: &Hub, session: &Session, binds: Binds) {
+    let serves = Serves {
+        binds: Some(binds),
+        ..serves("5f2c", 1)
+    };
+    hub.report(session, serves);
+}
+
+fn quic(ports: &[(u16, bool)]) -> Binds {
+    let error = |is_bound: bool| (!is_bound).then(|| "taken".to_owned());
+    let ports = ports.iter();
+    Binds {
+        quic: ports
+            .map(|(port, is_bound)| (*port, error(*is_bound)))
+            .collect(),
+        ..Binds::default()
+    }
+}
+
+/// The Service of the Gateway, with TCP 443 and these UDP ports.
+fn service(udp: &[u16], status: &Value) -> Value {
+    let udp = udp
+        .iter()
+        .map(|port| json!({"port": port, "protocol": "UDP"}));
+    let ports: Vec<_> = [json!({"port": 443, "protocol": "TCP"})]
+        .into_iter()
+        .chain(udp)
+        .collect();
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "infra", "name": "edge-ours", "labels": {
+            MANAGED_BY_LABEL: MANAGED_BY, GATEWAY_LABEL: "edge",
+        }},
+        "spec": {"ports": ports}, "status": status,
+    })
+}
+
+/// The ready pods behind it.
+fn endpoints(pods: &[&str]) -> Value {
+    let pods = pods
+        .iter()
+        .map(|pod| json!({"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": pod}}));
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "namespace": "infra", "name": "edge-ours-1", "labels": {SERVICE_NAME_LABEL: "edge-ours"},
+        },
+        "endpoints": pods.collect::<Vec<_>>(),
+    })
+}
+
+#[test]
+fn http3_is_served_where_every_ready_pod_has_bound_it() {
+    let mut scene = TestHub::new(1);
+    scene.put(&service(&[443, 8443], &json!({})));
+    scene.put(&endpoints(&["a"]));
+    let one = scene.hub.connect(&name(), "a", "uid-a").unwrap();
+    let other = scene.hub.connect(&name(), "b", "uid-b").unwrap();
+    let http3 = || one.pods.borrow().http3.iter().copied().collect::<Vec<_>>();
+    assert!(http3().is_empty(), "nothing is reported");
+    report(
+        &scene.hub,
+        &one.session,
+        quic(&[(443, true), (8443, false), (9443, true)]),
+    );
+    assert_eq!(http3(), [443], "8443 is taken, and the Service has no 9443");
+    scene.put(&endpoints(&["a", "b"]));
+    assert!(http3().is_empty(), "the other pod has not reported");
+    scene.hub.report(&other.session, serves("5f2c", 1));
+    assert!(http3().is_empty(), "its version has no HTTP/3");
+    report(
+        &scene.hub,
+        &other.session,
+        quic(&[(443, true), (8443, true)]),
+    );
+    assert_eq!(http3(), [443]);
+    report(&scene.hub, &one.session, quic(&[(443, true), (8443, true)]));
+    assert_eq!(http3(), [443, 8443]);
+    report(
+        &scene.hub,
+        &other.session,
+        quic(&[(443, false), (8443, true)]),
+    );
+    assert_eq!(http3(), [8443]);
+    scene.hub.disconnect(&other.session);
+    assert!(http3().is_empty(), "it serves, but nobody knows what");
+    scene.put(&endpoints(&["a"]));
+    assert_eq!(http3(), [443, 8443]);
+    let again = scene.hub.connect(&name(), "b", "uid-b").unwrap();
+    assert_eq!(again.pods.borrow().http3.len(), 2);
+}
+
+#[test]
+fn http3_is_not_served_where_the_load_balancer_refuses_udp() {
+    let mut scene = TestHub::new(1);
+    scene.put(&service(&[443], &json!({})));
+    scene.put(&endpoints(&["a"]));
+    let one = scene.hub.connect(&name(), "a", "uid-a").unwrap();
+    report(&scene.hub, &one.session, quic(&[(443, true)]));
+    let http3 = || one.pods.borrow().http3.len();
+    assert_eq!(http3(), 1);
+    let tcp_only = json!({"port": 443, "protocol": "TCP"});
+    let ingress = json!([{"ip": "192.0.2.1", "ports": [tcp_only]}]);
+    scene.put(&service(
+        &[443],
+        &json!({"loadBalancer": {"ingress": ingress}}),
+    ));
+    assert_eq!(http3(), 0);
+    scene.put(&service(&[443], &json!({})));
+    assert_eq!(http3(), 1);
+    scene.put(&service(&[], &json!({})));
+    assert_eq!(http3(), 0);
+}
+
+#[test]
+fn ports_without_a_transport_are_those_of_tcp_and_udp() {
+    let TestHub { hub, .. } = TestHub::new(1);
+    let connected = connect(&hub);
+    let udp = Bind {
+        transport: Transport::Udp,
+        ..Bind::tcp(None, 53)
+    };
+    let unbound = |serves: Serves| {
+        hub.report(&connected.session, serves);
+        let reports = hub.reports();
+        let unbound = reports.borrow()[&name()]["pod"].unbound.clone();
+        unbound.into_keys().collect::<Vec<_>>()
+    };
+    let without = Serves {
+        unbound: [(53, "taken".to_owned())].into(),
+        ..serves("5f2c", 1)
+    };
+    assert_eq!(unbound(without.clone()), [Bind::tcp(None, 53), udp]);
+    let with = Serves {
+        binds: Some(Binds {
+            udp: [(53, "taken".to_owned())].into(),
+            ..Binds::default()
+        }),
+        ..without
+    };
+    assert_eq!(unbound(with), [udp]);
 }
 
 #[test]

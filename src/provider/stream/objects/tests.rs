@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::api::Object;
 
+mod pods;
 mod unknown_fields;
 
 fn begin(instance: &str, base: Option<u64>) -> Update {
