@@ -163,12 +163,14 @@ impl Client {
         activity
     }
 
-    /// Returns where a request comes from. `clients` are the policies of its listener. Removes the header with the address
-    /// if it does not come by a proxy.
+    /// Returns where a request comes from. `clients` are the policies of its listener, and `named` the headers that its
+    /// `Connection` names: some proxies forward that, and a client must not remove the header with its address by it. Removes
+    /// this header if the request does not come by a proxy.
     pub(crate) fn origin(
         &self,
         clients: Option<&Arc<ClientPolicies>>,
         headers: &mut HeaderMap,
+        named: Option<&HeaderMap>,
     ) -> Origin {
         let peer = self.peer.ip();
         let unknown = || Origin {
@@ -183,6 +185,13 @@ impl Client {
             }
             Some(Enforced::Broken(_)) => return unknown(),
         };
+        if let AddressSource::Header { name, .. } = source
+            && let Some(named) = named
+        {
+            for value in named.get_all(name) {
+                headers.append(name, value.clone());
+            }
+        }
         let origin = match source {
             _ if clients.is_some_and(|clients| clients.unknown_protocol.is_some()) => unknown(),
             AddressSource::Connection => return Origin::direct(peer),

@@ -144,6 +144,41 @@ async fn header_counts_on_connections_of_proxies() {
     assert_eq!(received["headers"]["x-forwarded-for"], "127.0.0.1");
 }
 
+/// Some proxies forward the `Connection` of their clients.
+#[tokio::test]
+async fn client_does_not_remove_the_header_with_its_address() {
+    let origin = Origin::echo("origin").await;
+    let header = json!({"name": "CF-Connecting-IP", "trustedCIDRs": ["127.0.0.1"]});
+    let policy = clients(
+        "clients",
+        &gateway(),
+        &json!({"clientIP": {"header": header}}),
+    );
+    let deny = json!({"ipRules": {"deny": ["192.0.2.0/24"]}});
+    let deny = access("policy", &gateway(), &deny);
+    let scene = Scene::start(&before(&origin, &[deny, policy]));
+    let sent = async |address: &str, connection: &str| {
+        let fields = [
+            ("cf-connecting-ip", address),
+            ("x-other", "1"),
+            ("connection", connection),
+        ];
+        ask(scene.at(80), &fields).await
+    };
+    for connection in [
+        "keep-alive",
+        "CF-Connecting-IP",
+        "x-other, cf-connecting-ip",
+    ] {
+        let answer = sent("192.0.2.1", connection).await;
+        assert_eq!(answer.status, 403, "{connection}");
+    }
+    let answer = sent("198.51.100.1", "X-Other, CF-Connecting-IP").await;
+    let received = answer.received();
+    assert_eq!(received["headers"]["cf-connecting-ip"], "198.51.100.1");
+    assert_eq!(received["headers"]["x-other"], Value::Null);
+}
+
 #[tokio::test]
 async fn forwarding_headers_of_a_short_chain_do_not_count() {
     let origin = Origin::echo("origin").await;

@@ -91,7 +91,7 @@ pub(super) fn admit(
     if state.is_decoded {
         return Err(redirected(parts));
     }
-    let origin = client.origin(clients, &mut parts.headers);
+    let origin = client.origin(clients, &mut parts.headers, normalized.named.as_deref());
     record.comes_from(&origin);
     let claims = (&origin, normalized.has_forwarding);
     let host_header = normalized.host_header.take();

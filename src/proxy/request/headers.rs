@@ -147,6 +147,8 @@ pub(crate) struct NormalizedRequest {
     pub(crate) expects_continue: bool,
     /// Whether there are forwarding headers.
     pub(crate) has_forwarding: bool,
+    /// The headers that `Connection` names, which were removed; `None` without any.
+    pub(crate) named: Option<Box<HeaderMap>>,
 }
 
 /// Normalizes a request for matching and forwarding: one host, end-to-end headers only; or returns
@@ -180,7 +182,7 @@ pub(crate) fn normalize(
     }
     let host = decide_host(parts, present, last)?;
     let expects_continue = present.expect && expects_continue(parts)?;
-    let upgrade = end_to_end(parts, present);
+    let (upgrade, named) = end_to_end(parts, present);
     let (host, host_header) = match host {
         Some(HostHeader { host, value }) => (host, Some(value)),
         None => (Host::unknown(), None),
@@ -191,6 +193,7 @@ pub(crate) fn normalize(
         upgrade,
         expects_continue,
         has_forwarding: present.forwarding,
+        named,
     })
 }
 
@@ -332,11 +335,18 @@ fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
     }
 }
 
-/// Removes hop-by-hop headers (RFC 9110, 7.6.1). Returns the protocol of a supported upgrade.
-fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<HeaderValue> {
+/// Removes hop-by-hop headers (RFC 9110, 7.6.1). Returns the protocol of a supported upgrade, and the headers that `Connection`
+/// names.
+fn end_to_end(
+    parts: &mut request::Parts,
+    present: HeaderPresence,
+) -> (Option<HeaderValue>, Option<Box<HeaderMap>>) {
     let headers = &mut parts.headers;
     let trailers = present.te && accepts_trailers(headers);
-    let upgrades = present.connection && remove_connection(headers);
+    let (upgrades, named) = match present.connection {
+        true => remove_connection(headers),
+        false => (false, None),
+    };
     if present.other_hop_by_hop {
         for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
             headers.remove(name);
@@ -351,16 +361,17 @@ fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<Hea
         headers.remove(TE);
     }
     if !present.upgrade {
-        return None;
+        return (None, named);
     }
     let has_content = present.transfer_encoding
         || headers
             .get(CONTENT_LENGTH)
             .is_some_and(|length| length != "0");
     let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
-    headers
+    let upgrade = headers
         .remove(UPGRADE)
-        .filter(|protocol| relayed && is_relayed(protocol))
+        .filter(|protocol| relayed && is_relayed(protocol));
+    (upgrade, named)
 }
 
 /// Reports whether `TE` contains `trailers`, its only end-to-end option (RFC 9110, 10.1.4).
@@ -372,8 +383,8 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Removes `Connection` and the headers that it names. Returns whether it contains `upgrade`.
-fn remove_connection(headers: &mut HeaderMap) -> bool {
+/// Removes `Connection` and the headers that it names. Returns whether it contains `upgrade`, and these headers.
+fn remove_connection(headers: &mut HeaderMap) -> (bool, Option<Box<HeaderMap>>) {
     let mut upgrades = false;
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
@@ -396,10 +407,15 @@ fn remove_connection(headers: &mut HeaderMap) -> bool {
         }
     }
     headers.remove(CONNECTION);
+    let mut removed = HeaderMap::new();
     for name in named {
-        headers.remove(name);
+        for value in headers.get_all(&name) {
+            removed.append(&name, value.clone());
+        }
+        headers.remove(&name);
     }
-    upgrades
+    let removed = (!removed.is_empty()).then(|| Box::new(removed));
+    (upgrades, removed)
 }
 
 /// Reports whether an upgrade is relayed. Rejects upgrades to HTTP/2, and lists, since their

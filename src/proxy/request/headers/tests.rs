@@ -189,6 +189,7 @@ fn removes_connection_headers_except_protected_ones() {
     ];
     let (normal, parts) = http1("/", &fields).unwrap();
     assert!(normal.upgrade.is_none());
+    assert_eq!(normal.named.unwrap()["x-secret"], "1");
     let left: Vec<_> = parts.headers.keys().map(HeaderName::as_str).collect();
     assert_eq!(left, ["host", "authorization", "te"]);
     assert_eq!(parts.headers[TE], "trailers");
