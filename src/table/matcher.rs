@@ -4,11 +4,17 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use memchr::memchr;
 
+use crate::ir::Pattern;
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
 use crate::ir::header_list::{elements, has_hosts, hosts};
 use crate::ir::route::{Conditions, HeaderMatch, Match, QueryMatch, ValueMatch};
+
+/// Number of values of a query parameter that count for the matches of routes (Gateway API, HTTPQueryParamMatch).
+const OF_ROUTE: usize = 1;
+/// The same for policies: servers differ in which value they take, so that a further one must lead past no limit.
+const OF_POLICY: usize = usize::MAX;
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -49,17 +55,28 @@ pub(super) fn is_plain(condition: &Match) -> bool {
     condition.others.is_empty()
 }
 
-/// Reports whether a request meets all conditions of a match. Without one on the path, that may be `*`, which no rule with a
-/// prefix matches, but a rule with a pattern may.
+/// Reports whether a request meets all conditions of a match of a policy. Without one on the path, that may be `*`, which no rule
+/// with a prefix matches, but a rule with a pattern may.
 pub(super) fn fits(condition: &Match, request: &RequestView<'_>) -> bool {
     let path = &condition.path;
-    (path.is_any() || path.matches(request.path)) && mismatch(condition, request).is_none()
+    let is_path = path.is_any() || path.matches(request.path);
+    is_path && unmet(condition, request, OF_POLICY).is_none()
 }
 
-/// Returns the first condition, other than the path, that the request does not meet.
+/// Returns the first condition of a match of a route, other than the path, that the request does not meet.
+#[inline]
 pub(super) fn mismatch<'a>(
     condition: &'a Match,
     request: &RequestView<'_>,
+) -> Option<Mismatch<'a>> {
+    unmet(condition, request, OF_ROUTE)
+}
+
+/// Returns the first condition, other than the path, that the request does not meet with so many values of query parameters.
+fn unmet<'a>(
+    condition: &'a Match,
+    request: &RequestView<'_>,
+    values: usize,
 ) -> Option<Mismatch<'a>> {
     let Conditions {
         grpc,
@@ -86,7 +103,7 @@ pub(super) fn mismatch<'a>(
     }
     query
         .iter()
-        .find(|it| !query_fits(it, request))
+        .find(|it| !query_fits(it, request, values))
         .map(|query| Mismatch::Query(&query.name))
 }
 
@@ -116,14 +133,18 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
         (ValueMatch::Exact(exact), Some(_)) => {
             is_same_list(exact.as_bytes(), values.iter().map(HeaderValue::as_bytes))
         }
-        (ValueMatch::Regex(pattern), None) => {
-            str::from_utf8(first.as_bytes()).is_ok_and(|value| pattern.matches(value))
-        }
+        (ValueMatch::Regex(pattern), None) => pattern_fits(pattern, first.as_bytes()),
         (ValueMatch::Regex(pattern), Some(_)) => {
             let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
-            str::from_utf8(&parts.join(&b',')).is_ok_and(|value| pattern.matches(value))
+            pattern_fits(pattern, &parts.join(&b','))
         }
     }
+}
+
+/// Reports whether a value matches a pattern, which sees U+FFFD for bytes that are not UTF-8: a further byte keeps no value from a
+/// pattern that permits others around it.
+fn pattern_fits(pattern: &Pattern, value: &[u8]) -> bool {
+    pattern.matches(&String::from_utf8_lossy(value))
 }
 
 /// Reports whether the lines of a header with hosts meet a condition, however these are written.
@@ -134,7 +155,7 @@ fn hosts_fit<'a>(condition: &ValueMatch, lines: impl Iterator<Item = &'a [u8]>) 
             let mut text: Vec<u8> = hosts(lines).collect();
             // The comma after the last one.
             text.pop();
-            str::from_utf8(&text).is_ok_and(|value| pattern.matches(value))
+            pattern_fits(pattern, &text)
         }
     }
 }
@@ -150,29 +171,26 @@ fn is_same_list<'a>(value: &'a [u8], lines: impl IntoIterator<Item = &'a [u8]>) 
     elements(std::iter::once(value)).eq(elements(lines.into_iter()))
 }
 
-fn query_fits(condition: &QueryMatch, request: &RequestView<'_>) -> bool {
-    let Some(value) = request
-        .query
-        .and_then(|query| parameter(query, &condition.name))
-    else {
-        return false;
-    };
-    match &condition.value {
+/// Reports whether one of the first `count` values of a parameter meets a condition.
+fn query_fits(condition: &QueryMatch, request: &RequestView<'_>, count: usize) -> bool {
+    let fits = |value: &str| match &condition.value {
         ValueMatch::Exact(exact) => decode(value).eq(exact.bytes()),
         ValueMatch::Regex(pattern) if value.contains(['%', '+']) => {
             let decoded: Vec<u8> = decode(value).collect();
-            str::from_utf8(&decoded).is_ok_and(|value| pattern.matches(value))
+            pattern_fits(pattern, &decoded)
         }
         ValueMatch::Regex(pattern) => pattern.matches(value),
-    }
+    };
+    let query = request.query.unwrap_or_default();
+    parameters(query, &condition.name).take(count).any(fits)
 }
 
-/// Returns the value of the first parameter of this name, still encoded.
-fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+/// Returns the values of the parameters of this name, still encoded.
+fn parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     query
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .find(|(key, _)| decode(key).eq(name.bytes()))
+        .filter(move |(key, _)| decode(key).eq(name.bytes()))
         .map(|(_, value)| value)
 }
 
@@ -205,7 +223,6 @@ fn digit(byte: u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::Pattern;
     use crate::ir::route::PathMatch;
 
     fn headers(values: &[&[u8]]) -> HeaderMap {
@@ -279,7 +296,9 @@ mod tests {
         assert!(fits(exact(""), &[b""]));
         assert!(fits(regex("a,b"), &[b"a", b"b"]));
         assert!(!fits(regex("a"), &[b"a", b"b"]));
-        assert!(!fits(regex(".*"), &[b"a\xff"]));
+        assert!(!fits(regex("a"), &[b"a\xff"]));
+        assert!(fits(regex("a.*"), &[b"a\xff"]));
+        assert!(fits(regex(".*a"), &[b"\xff", b"a"]));
     }
 
     #[test]
@@ -343,7 +362,7 @@ mod tests {
                 query,
                 ..view(&headers, &[])
             };
-            query_fits(&QueryMatch { name, value }, &request)
+            query_fits(&QueryMatch { name, value }, &request, OF_ROUTE)
         };
         assert!(fits("a", exact("1"), Some("b=2&a=1&a=2")));
         assert!(!fits("a", exact("2"), Some("b=2&a=1&a=2")));
@@ -355,6 +374,38 @@ mod tests {
         assert!(fits("a", exact("%zz%4"), Some("a=%zz%4")));
         assert!(fits("a", regex("é+"), Some("a=%C3%A9")));
         assert!(fits("a", regex("é+"), Some("a=é")));
-        assert!(!fits("a", regex(".*"), Some("a=%ff")));
+        assert!(fits("a", regex("b.*"), Some("a=b%ff")));
+        assert!(!fits("a", regex("b"), Some("a=b%ff")));
+    }
+
+    /// Servers differ in which value of a parameter they take.
+    #[test]
+    fn further_value_of_a_query_parameter_leads_past_no_policy() {
+        let name = "a".into();
+        let value = exact("2");
+        let conditions = Conditions {
+            query: vec![QueryMatch { name, value }],
+            ..Conditions::default()
+        };
+        let condition = Match {
+            path: PathMatch::Prefix("".into()),
+            others: conditions.into(),
+        };
+        let headers = HeaderMap::new();
+        for (query, by_policy, by_route) in [
+            ("a=2", true, true),
+            ("a=2&a=1", true, true),
+            ("a=1&a=2", true, false),
+            ("a=1&%61=%32", true, false),
+            ("a&b=2", false, false),
+        ] {
+            let request = RequestView {
+                query: Some(query),
+                ..view(&headers, &[])
+            };
+            assert_eq!(fits(&condition, &request), by_policy, "{query}");
+            let is_of_route = mismatch(&condition, &request).is_none();
+            assert_eq!(is_of_route, by_route, "{query}");
+        }
     }
 }

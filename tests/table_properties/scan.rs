@@ -8,12 +8,12 @@ use crate::precedence::{Ranked, by_hostname, by_text};
 use crate::request::Request;
 
 fn value_fits(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
-    let Some(value) = value.and_then(|value| String::from_utf8(value).ok()) else {
+    let Some(value) = value else {
         return false;
     };
     match condition {
-        ValueMatch::Exact(exact) => value == **exact,
-        ValueMatch::Regex(pattern) => pattern.matches(&value),
+        ValueMatch::Exact(exact) => value == exact.as_bytes(),
+        ValueMatch::Regex(pattern) => pattern.matches(&String::from_utf8_lossy(&value)),
     }
 }
 
