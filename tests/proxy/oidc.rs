@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use jsonwebtoken::Algorithm;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -70,6 +70,23 @@ async fn browser_signs_in_and_returns_to_its_page() {
     assert_eq!(provider.asked("authorization_code"), 1);
     let form = provider.state().asked[0].clone();
     assert!(!form.contains_key("client_secret"));
+}
+
+/// A session that has begun before backends got access tokens has none.
+#[tokio::test]
+async fn client_does_not_fill_in_for_a_token_of_its_session() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let mut scene = provider.scene(&origin, &json!({})).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    browser.sign_in(&provider, "/").await;
+    let sent = [("authorization", "Bearer forged"), JSON];
+    let received = browser.send(Method::POST, "/api", &sent).await.received();
+    assert_eq!(received["headers"]["authorization"], "Bearer forged");
+    let forwarding = json!({"forwardAccessToken": "Authorization"});
+    scene.replace(&provider.objects(&origin, &forwarding)).await;
+    let received = browser.send(Method::POST, "/api", &sent).await.received();
+    assert_eq!(received["headers"]["x-user"], SUBJECT);
+    assert_eq!(received["headers"]["authorization"], Value::Null);
 }
 
 #[tokio::test]

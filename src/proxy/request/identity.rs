@@ -273,14 +273,19 @@ pub(super) fn broken(_: BrokenPolicy) -> Box<PolicyRefusal> {
     Box::new(Error::BrokenPolicy.into())
 }
 
-/// Sets the headers with tokens of a session.
+/// Sets the headers with tokens of a session. Where it has none, as one that is older than the setting, backends get none, and
+/// nothing of the client in its place.
 fn forward_tokens(oidc: &Oidc, session: &Session, headers: &mut HeaderMap) -> Result<(), Error> {
     let content = &session.content;
     let access_token = content.access_token.as_deref();
-    let access_token = oidc.ir.access_token_header.as_ref().zip(access_token);
-    let id_token = oidc.ir.id_token_header.as_ref();
-    let id_token = id_token.map(|header| (header, &*content.id_token));
-    for (header, token) in access_token.into_iter().chain(id_token) {
+    let tokens = [
+        (&oidc.ir.access_token_header, access_token),
+        (&oidc.ir.id_token_header, Some(&*content.id_token)),
+    ];
+    for (header, token) in tokens {
+        let Some(header) = header else { continue };
+        headers.remove(header);
+        let Some(token) = token else { continue };
         let value = match *header == AUTHORIZATION {
             true => HeaderValue::try_from(format!("Bearer {token}")),
             false => HeaderValue::from_str(token),
