@@ -213,6 +213,7 @@ fn find(criterion: &mut Criterion) {
                     query: Some("page=1"),
                     headers: &headers,
                     added: &[],
+                    upgrade: None,
                 };
                 let port = table.port(&BIND).expect("configured");
                 let listener = port.listener(view.host).expect("configured");

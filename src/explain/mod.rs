@@ -245,6 +245,7 @@ fn explain_forwarding(
         query: None,
         headers: &http::HeaderMap::new(),
         added: &[],
+        upgrade: None,
     };
     let place = ListenerOnPort { port, listener };
     let none = without_rule(port.protocol());

@@ -95,6 +95,7 @@ mod tests {
                 query: None,
                 headers: &HeaderMap::new(),
                 added: &[],
+                upgrade: None,
             },
         };
         decide(&authorization, &request)

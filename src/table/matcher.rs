@@ -1,6 +1,7 @@
 //! The conditions of a match. Allocates only to match a pattern against an encoded or repeated value. Must not know
 //! indexes or precedence.
 
+use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use memchr::memchr;
 
@@ -31,6 +32,19 @@ pub struct RequestView<'a> {
     pub headers: &'a HeaderMap,
     /// Headers that the proxy adds when it forwards. Their names do not occur in `headers`.
     pub added: &'a [(HeaderName, HeaderValue)],
+    /// The protocol of the upgrade that it asks for and that is forwarded, of WebSocket with any version of HTTP. `headers` has no
+    /// `Upgrade`.
+    pub upgrade: Option<&'a HeaderValue>,
+}
+
+impl<'a> RequestView<'a> {
+    /// Returns the lines of a header, as backends get it.
+    #[inline]
+    pub(super) fn lines(&self, name: &HeaderName) -> impl Iterator<Item = &'a HeaderValue> {
+        let added = self.added.iter().filter(move |(own, _)| own == name);
+        let added = added.map(|(_, value)| value);
+        self.headers.get_all(name).iter().chain(added)
+    }
 }
 
 /// The first condition that a request does not meet.
@@ -108,15 +122,12 @@ fn unmet<'a>(
 }
 
 fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
-    let values = request.headers.get_all(&condition.name);
-    let mut others = values.iter();
-    let added = || {
-        request
-            .added
-            .iter()
-            .find(|(name, _)| *name == condition.name)
-    };
-    let Some(first) = others.next().or_else(|| added().map(|(_, value)| value)) else {
+    if condition.name == UPGRADE {
+        return upgrade_fits(&condition.value, request.upgrade);
+    }
+    let values = || request.lines(&condition.name);
+    let mut others = values();
+    let Some(first) = others.next() else {
         return false;
     };
     let second = others.next();
@@ -131,11 +142,11 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
             is_list(exact, first) && is_same_list(exact, [first])
         }
         (ValueMatch::Exact(exact), Some(_)) => {
-            is_same_list(exact.as_bytes(), values.iter().map(HeaderValue::as_bytes))
+            is_same_list(exact.as_bytes(), values().map(HeaderValue::as_bytes))
         }
         (ValueMatch::Regex(pattern), None) => pattern_fits(pattern, first.as_bytes()),
         (ValueMatch::Regex(pattern), Some(_)) => {
-            let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
+            let parts: Vec<&[u8]> = values().map(HeaderValue::as_bytes).collect();
             pattern_fits(pattern, &parts.join(&b','))
         }
     }
@@ -145,6 +156,15 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
 /// pattern that permits others around it.
 fn pattern_fits(pattern: &Pattern, value: &[u8]) -> bool {
     pattern.matches(&String::from_utf8_lossy(value))
+}
+
+/// Reports whether an upgrade meets a condition, whatever the case of its protocol (RFC 9110, 7.8).
+fn upgrade_fits(condition: &ValueMatch, upgrade: Option<&HeaderValue>) -> bool {
+    let protocol = upgrade.map(|protocol| protocol.as_bytes().to_ascii_lowercase());
+    protocol.is_some_and(|protocol| match condition {
+        ValueMatch::Exact(exact) => exact.as_bytes().eq_ignore_ascii_case(&protocol),
+        ValueMatch::Regex(pattern) => pattern_fits(pattern, &protocol),
+    })
 }
 
 /// Reports whether the lines of a header with hosts meet a condition, however these are written.
@@ -249,7 +269,29 @@ mod tests {
             query: None,
             headers,
             added,
+            upgrade: None,
         }
+    }
+
+    #[test]
+    fn conditions_on_upgrade_see_the_one_that_is_forwarded_in_any_letters() {
+        let headers = HeaderMap::new();
+        let fits = |value, protocol: Option<&'static str>| {
+            let protocol = protocol.map(HeaderValue::from_static);
+            let request = RequestView {
+                upgrade: protocol.as_ref(),
+                ..view(&headers, &[])
+            };
+            let name = UPGRADE;
+            header_fits(&HeaderMatch { name, value }, &request)
+        };
+        for protocol in ["websocket", "WebSocket"] {
+            assert!(fits(exact("websocket"), Some(protocol)));
+            assert!(fits(exact("WEBSOCKET"), Some(protocol)));
+            assert!(fits(regex("web.*"), Some(protocol)));
+        }
+        assert!(!fits(exact("websocket"), Some("spdy/3.1")));
+        assert!(!fits(regex(".*"), None));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! WebSocket requests over HTTP/2 that the backend or the proxy rejects.
 
 use http::Request;
+use serde_json::json;
 
-use crate::client::{read_all, read_until, write_text};
+use crate::access_policy::{access, gateway};
+use crate::client::{self, read_all, read_until, write_text};
 use crate::harness::h2::{self as peer, block_on};
 use crate::origin::Origin;
 use crate::scene::Scene;
+use crate::upgrade::REQUEST;
 use crate::websocket_http2::{connect, objects, open};
 
 #[test]
@@ -41,6 +44,30 @@ fn relays_responses_of_backends_that_refuse() {
             let received = peer::read(response.into_body()).await;
             assert_eq!(String::from_utf8_lossy(&received.bytes), text, "{answer}");
         }
+    });
+}
+
+/// Protocols have names in any case.
+#[test]
+fn policies_decide_about_upgrades_over_every_version() {
+    block_on(async {
+        let origin = Origin::echo("origin").await;
+        let upgrade = json!({"name": "Upgrade", "value": "websocket"});
+        let rule = json!({"name": "a", "action": "Deny", "match": {"headers": [upgrade]}});
+        let rules = json!({"authorization": {"default": "Allow", "rules": [rule]}});
+        let policy = access("a", &gateway(), &rules);
+        let scene = Scene::start(&objects(&origin).with(policy));
+        for protocol in ["websocket", "WebSocket"] {
+            let mut stream = client::connect(scene.at(80)).await;
+            write_text(&mut stream, REQUEST.replace("websocket", protocol)).await;
+            let head = read_until(&mut stream, "\r\n\r\n").await;
+            assert!(head.starts_with("HTTP/1.1 403 "), "{protocol}: {head}");
+        }
+        let (sender, _ended) = peer::connect(scene.at(80)).await;
+        let (response, _stream) = open(&sender, connect("/chat", "websocket")).await;
+        assert_eq!(response.status(), 403);
+        let answer = client::get(scene.at(80), "a.com", "/chat").await;
+        assert_eq!(answer.status, 200);
     });
 }
 

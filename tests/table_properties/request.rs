@@ -29,6 +29,7 @@ impl Request {
             query: self.query,
             headers: &self.headers,
             added: &[],
+            upgrade: None,
         }
     }
 }

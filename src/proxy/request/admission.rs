@@ -82,7 +82,7 @@ pub(super) fn admit(
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
-    let mut normalized = normalize(client, parts)?;
+    let mut normalized = normalize(client, parts, websocket.is_some())?;
     let table = client.worker.table.load();
     let place = FoundListener::find(client, &table, &normalized.host);
     let clients = place.clients();
@@ -95,7 +95,6 @@ pub(super) fn admit(
     record.comes_from(&origin);
     let claims = (&origin, normalized.has_forwarding);
     let host_header = normalized.host_header.take();
-    let has_host = host_header.is_some();
     let forwarding = &client.forwarding;
     let added = forwarding.sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
@@ -105,6 +104,7 @@ pub(super) fn admit(
         ..error.into()
     };
     let seen = (&normalized.host, added.id());
+    let target = (&normalized.host, normalized.upgrade.as_ref());
     if let Some(port) = place.port {
         observe(record, (&table, port), parts, seen);
     }
@@ -112,7 +112,7 @@ pub(super) fn admit(
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
-            let unprotected = view((parts, &path), &normalized.host, &added);
+            let unprotected = view((parts, &path), target, &added);
             let found = find_rule(listener, (&unprotected, state));
             let rule = found.inspect_err(|error| {
                 let status = error.status().as_u16();
@@ -122,7 +122,7 @@ pub(super) fn admit(
             let passed = listener.policies(rule).map_or(Ok(None), |policies| {
                 let arrival = place.arrival(listener, client);
                 let span = record.span.as_deref_mut();
-                let view = view((parts, &path), &normalized.host, &added);
+                let view = view((parts, &path), target, &added);
                 let request = (&view, is_preflight);
                 policies::check((policies, rule), (&origin, &arrival), request, span)
             });
@@ -149,7 +149,7 @@ pub(super) fn admit(
             ..refused(error)
         }
     })?;
-    if !has_host {
+    if !parts.headers.contains_key(HOST) {
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }
@@ -207,14 +207,22 @@ fn observe(
     }
 }
 
-/// Normalizes the headers of a request.
+/// Normalizes the headers of a request, which asks for an upgrade if it was an extended CONNECT for WebSocket.
 #[inline]
-fn normalize(client: &Client, parts: &mut request::Parts) -> Result<NormalizedRequest, Error> {
+fn normalize(
+    client: &Client,
+    parts: &mut request::Parts,
+    is_websocket: bool,
+) -> Result<NormalizedRequest, Error> {
     if client.underscores != Underscores::Allow {
         spelling::apply(client.underscores, &mut parts.headers)?;
     }
     let max_headers = client.limits.max_headers;
-    headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)
+    let mut normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
+    if is_websocket {
+        normalized.upgrade = Some(Handshake::upgrade());
+    }
+    Ok(normalized)
 }
 
 /// Redirects a client to the path without escaped slashes. Calls of gRPC follow no redirect.

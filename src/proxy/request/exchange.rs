@@ -108,7 +108,8 @@ impl Exchange {
 
     /// Returns the parts that conditions look at.
     pub(super) fn view(&self) -> RequestView<'_> {
-        view((&self.parts, &self.path), &self.host, &self.added)
+        let target = (&self.host, self.upgrade.as_ref());
+        view((&self.parts, &self.path), target, &self.added)
     }
 
     /// Translates the head of a gRPC-Web call to gRPC, once. What decides by what the client has sent comes before.

@@ -120,7 +120,8 @@ fn count(
     before: (Option<Remaining>, TakenTokens),
 ) -> Result<(), Box<PolicyRefusal>> {
     let head = (&exchange.parts, &exchange.path);
-    let view = view(head, &exchange.host, &exchange.added);
+    let target = (&exchange.host, exchange.upgrade.as_ref());
+    let view = view(head, target, &exchange.added);
     let request = LimitedRequest {
         client: exchange.record.client().ip(),
         view: RequestView {

@@ -36,6 +36,7 @@ pub struct Preview {
     parts: request::Parts,
     is_call: bool,
     host: Host,
+    upgrade: Option<HeaderValue>,
     added: AddedHeaders,
     path: RequestPath,
     state: PathState,
@@ -146,6 +147,7 @@ impl Preview {
             parts,
             is_call,
             host: normalized.host,
+            upgrade: normalized.upgrade,
             added,
             path: RequestPath::default(),
             state: PathState::default(),
@@ -154,7 +156,8 @@ impl Preview {
 
     /// Returns the parts that conditions look at, once the path is normalized.
     pub fn view(&self) -> RequestView<'_> {
-        view((&self.parts, &self.path), &self.host, &self.added)
+        let target = (&self.host, self.upgrade.as_ref());
+        view((&self.parts, &self.path), target, &self.added)
     }
 
     /// Returns the path for backends, unless a filter rewrites it.

@@ -326,10 +326,7 @@ impl Exchange {
                         None => body.limited(defaults.as_ref().and_then(|it| it.max_body)),
                     },
                     defaults,
-                    upgrade: match websocket {
-                        Some(_) => Some(Handshake::upgrade()),
-                        None => normalized.upgrade,
-                    },
+                    upgrade: normalized.upgrade,
                     websocket,
                     is_preflight,
                     response_phase: ResponsePhase::default(),

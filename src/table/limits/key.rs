@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
 use crate::ir::cookie;
 use crate::ir::header_list;
@@ -109,7 +109,7 @@ pub(in crate::table) fn write(
                 None
             }
             KeyPart::Header(name) => {
-                has_all &= write_header(hasher, request.view.headers, name);
+                has_all &= write_header(hasher, &request.view, name);
                 continue;
             }
             KeyPart::Cookie(name) => {
@@ -129,8 +129,8 @@ pub(in crate::table) fn write(
 
 /// Writes the value of a header. Several lines are one value, and it is the list or the hosts that count, as for conditions.
 /// Returns whether there is any.
-fn write_header(hasher: &mut impl Hasher, headers: &HeaderMap, name: &HeaderName) -> bool {
-    let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
+fn write_header(hasher: &mut impl Hasher, view: &RequestView<'_>, name: &HeaderName) -> bool {
+    let lines = || view.lines(name).map(HeaderValue::as_bytes);
     let is_present = lines().next().is_some();
     if header_list::has_hosts(name) {
         let hosts = || header_list::hosts(lines());

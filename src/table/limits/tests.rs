@@ -87,6 +87,7 @@ fn view(headers: &HeaderMap) -> RequestView<'_> {
         query: None,
         headers,
         added: &[],
+        upgrade: None,
     }
 }
 
@@ -275,6 +276,28 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
     let policies = self::policies(&[hostname]);
     assert!(admits(&policies, "a", "x", "") && admits(&policies, "b", "x", ""));
     assert!(!admits(&policies, "a", "x", ""));
+}
+
+#[test]
+fn keys_are_made_of_headers_that_the_proxy_adds() {
+    let name = http::HeaderName::from_static("x-forwarded-for");
+    let policies = policies(&[Limit {
+        key: vec![KeyPart::Header(name.clone())],
+        ..limit(1, 1)
+    }]);
+    let headers = HeaderMap::new();
+    for (address, is_admitted) in [("one", true), ("two", true), ("one", false)] {
+        let added = [(name.clone(), HeaderValue::from_static(address))];
+        let request = LimitedRequest {
+            client: from([127, 0, 0, 1]),
+            view: RequestView {
+                added: &added,
+                ..view(&headers)
+            },
+        };
+        let admitted = admit(&policies, &request, NOW).is_ok();
+        assert_eq!(admitted, is_admitted, "{address}");
+    }
 }
 
 #[test]

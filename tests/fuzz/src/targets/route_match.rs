@@ -65,6 +65,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         query: parts.uri.query(),
         headers: &parts.headers,
         added: &[],
+        upgrade: None,
     };
     let rule = listener.find(&view);
     let considered = listener.explain(&view);
