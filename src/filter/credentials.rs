@@ -110,6 +110,13 @@ pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii_start())
 }
 
+/// Reports whether the scheme `Bearer` occurs anywhere in a value, with any whitespace behind it.
+fn has_bearer(value: &[u8]) -> bool {
+    let is_scheme = |it: &[u8]| it.eq_ignore_ascii_case(b"bearer");
+    let mut windows = value.windows(7);
+    windows.any(|it| is_scheme(&it[..6]) && matches!(it[6], b' ' | b'\t'))
+}
+
 /// Reports whether a request has several `Authorization` headers. It has no valid credentials then: the proxy would verify one,
 /// and the backend read another.
 pub fn are_several(headers: &HeaderMap) -> bool {
@@ -162,7 +169,7 @@ pub fn remove_api_keys(parts: &mut Parts, places: &[KeyPlace]) -> Option<()> {
 }
 
 /// Removes the keys or tokens of all of these places but for those that are kept. Credentials of other schemes in `Authorization`
-/// stay. Fails like [`remove_api_keys`].
+/// stay, unless a backend may find a token in them. Fails like [`remove_api_keys`].
 pub fn remove_others<'a>(
     parts: &mut Parts,
     places: impl Iterator<Item = &'a KeyPlace>,
@@ -172,9 +179,12 @@ pub fn remove_others<'a>(
     for place in places {
         match place {
             KeyPlace::Header(name) => {
+                let is_of_other_scheme = |value: &[u8]| {
+                    *name == AUTHORIZATION && value.contains(&b' ') && !has_bearer(value)
+                };
                 let is_removed = |value: &[u8]| match bearer(value) {
                     Some(token) => is_other(token) && is_other(value),
-                    None => is_other(value) && (*name != AUTHORIZATION || !value.contains(&b' ')),
+                    None => is_other(value) && !is_of_other_scheme(value),
                 };
                 let mut values = parts.headers.get_all(name).iter();
                 if values.any(|value| is_removed(value.as_bytes())) {
@@ -413,6 +423,9 @@ mod tests {
             ("/?key=c&b", &["Bearer c", "c", "key=c"], "/?b"),
             ("/?key=a&key=c", &["Basic c", "a", "key=a; key=c"], "/"),
             ("/?key=b", &["c", "b", "key=b"], "/?key=b"),
+            // Some backends find the token.
+            ("/", &["Basic x, Bearer c", "b", "key=b"], "/"),
+            ("/", &["Bearer\tx c", "b", "key=b"], "/"),
         ] {
             let names = ["authorization", "x-api-key", "cookie"];
             let headers: Vec<_> = names.into_iter().zip(headers.iter().copied()).collect();
