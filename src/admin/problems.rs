@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::state::AdminState;
 use super::troubles::{self, InService};
-use crate::explain::advised;
+use crate::explain::advice;
 use crate::finding::{Finding, Kind, Severity, order};
 use crate::table::Table;
 use crate::telemetry::metrics::MemoryUse;
@@ -32,9 +32,9 @@ fn with_those_of_objects(in_service: Vec<Finding>, state: &AdminState) -> Vec<Fi
     all.extend(state.files.load().iter().cloned());
     let report = state.report.load();
     let reported = report.findings().into_iter();
-    all.extend(reported.map(|it| Finding {
-        cause: advised(&**report, it.cause),
-        ..it
+    all.extend(reported.map(|it| {
+        let advice = advice(&**report, &it.cause);
+        it.with_advice(advice)
     }));
     all.extend(state.warnings.load().iter().cloned());
     order(&mut all);

@@ -8,7 +8,6 @@ mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
-use std::mem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use self::controller_flags::ControllerFlags;
 use super::flags::PermissionFlags;
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
 use super::output::{self, FailOn, OutputFlag, OutputFormat};
-use crate::explain::advised;
+use crate::explain::advice;
 use crate::finding::{Finding, Severity, order};
 use crate::ir::ObjectRef;
 use crate::provider::file::Locations;
@@ -188,11 +187,15 @@ impl<'a> CheckResult<'a> {
         found: BTreeSet<Finding>,
     ) -> Self {
         let report = &translation.report;
-        let mut all = report.findings();
-        for finding in all.iter_mut().take(MAX_ADVISED) {
-            finding.cause = advised(&*load.snapshot, mem::take(&mut finding.cause));
-        }
-        all.extend(found);
+        let reported = report.findings().into_iter().enumerate();
+        let reported = reported.map(|(index, it)| match index < MAX_ADVISED {
+            true => {
+                let advice = advice(&*load.snapshot, &it.cause);
+                it.with_advice(advice)
+            }
+            false => it,
+        });
+        let mut all: Vec<_> = reported.chain(found).collect();
         order(&mut all);
         locations.locate(&mut all);
         let accepted = accepted(report);

@@ -23,7 +23,7 @@ pub use self::configuration::{Configuration, ListenerOnPort, State};
 pub use self::explanation::{Explanation, Outcome};
 pub use self::findings::Findings;
 pub use self::matches::Values;
-pub use self::names::{Names, advised};
+pub use self::names::{Names, advice};
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::broken::Broken;

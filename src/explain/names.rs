@@ -41,17 +41,25 @@ impl Names for StatusReport {
 }
 
 /// Returns the message of a problem, with the names that resemble those of absent objects and parts.
-pub fn advised(names: &dyn Names, message: String) -> String {
+pub(super) fn advised(names: &dyn Names, message: String) -> String {
+    match advice(names, &message) {
+        Some(advice) => format!("{message}; {advice}"),
+        None => message,
+    }
+}
+
+/// Returns which names resemble those of absent objects and parts in the message of a problem; `None` if there are none.
+pub fn advice(names: &dyn Names, message: &str) -> Option<String> {
     let absent = message.match_indices(ABSENT);
     let objects = absent.filter_map(|(at, _)| similar_object(names, &message[..at]));
     let lacks = LACKS.iter().filter_map(|lacks| message.split_once(lacks));
     let parts = lacks.filter_map(|(object, part)| similar_part(names, object, part));
     let meant: BTreeSet<String> = objects.chain(parts).collect();
     if meant.is_empty() {
-        return message;
+        return None;
     }
     let meant: Vec<_> = meant.into_iter().collect();
-    format!("{message}; did you mean {}?", meant.join(" and "))
+    Some(format!("did you mean {}?", meant.join(" and ")))
 }
 
 /// Returns the name of an object that resembles the absent one at the end of a text.

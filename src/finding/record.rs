@@ -125,10 +125,27 @@ impl Finding {
         Self { remedy, ..self }
     }
 
+    /// Says which names the author of a reference may have meant, before what else to do; `None` says nothing.
+    pub fn with_advice(self, advice: Option<String>) -> Self {
+        let Some(mut remedy) = advice else {
+            return self;
+        };
+        if !self.remedy.is_empty() {
+            remedy.push_str("; ");
+            remedy.push_str(&self.remedy);
+        }
+        Self { remedy, ..self }
+    }
+
     /// Returns the whole text: cause, effect and remedy.
     pub fn message(&self) -> String {
         let mut text = self.cause.clone();
-        for (separator, part) in [(": ", &self.effect), ("; ", &self.remedy)] {
+        // The effect is that of the whole cause, not of its last part.
+        let before_effect = match text.contains("; ") {
+            true => "; ",
+            false => ": ",
+        };
+        for (separator, part) in [(before_effect, &self.effect), ("; ", &self.remedy)] {
             if !part.is_empty() {
                 text.push_str(separator);
                 text.push_str(part);
@@ -221,6 +238,14 @@ mod tests {
         assert_eq!(serde_json::to_value(&whole).unwrap(), expected);
         let bare = serde_json::to_value(&finding).unwrap();
         assert_eq!(bare["message"], bare["cause"]);
+        let advised = whole
+            .clone()
+            .with_advice(Some("did you mean b?".to_owned()));
+        assert_eq!(advised.remedy, "did you mean b?; raise one");
+        assert_eq!(whole.clone().with_advice(None), whole);
+        let long = Finding::of_object(Kind::Object, &object, "is wrong; see b".to_owned());
+        let long = long.with_effect("status 500").message();
+        assert_eq!(long, "is wrong; see b; status 500");
         assert_eq!(
             (&bare["effect"], &bare["remedy"]),
             (&json!(null), &json!(null))

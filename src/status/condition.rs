@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::ir::named::named;
 
@@ -165,7 +165,7 @@ impl Serialize for ConditionType {
 }
 
 /// Condition status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the Kubernetes API documents each")]
 pub enum ConditionStatus {
     True,
@@ -174,7 +174,7 @@ pub enum ConditionStatus {
 }
 
 /// Condition reasons, spelled as in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the Gateway API documents each")]
 pub enum Reason {
     Accepted,

@@ -5,6 +5,7 @@ pub mod certificates;
 pub mod condition;
 mod confirmed;
 mod data_planes;
+mod effect;
 mod features;
 mod held;
 mod late;

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use super::condition::{Condition, ConditionType, Reason};
+use super::effect::{self, Bearer};
 use super::placed::StatusPart;
 use super::remedy;
-use super::report::StatusReport;
+use super::report::{Note, StatusReport};
 use crate::finding::{Finding, Kind};
 use crate::ir::ObjectRef;
 
@@ -27,7 +28,7 @@ impl StatusReport {
         self.findings_unlike(&Self::default())
     }
 
-    /// Returns all problems in the same order, each with the object that needs a change and without what to do.
+    /// Returns all problems in the same order, each with the object that needs a change, without its effect and what to do.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         let findings = self.findings().into_iter();
         findings.filter_map(|it| Some((it.subject?, it.cause)))
@@ -55,34 +56,49 @@ impl StatusReport {
             if of_object.first().is_some_and(is_next) {
                 problems.extend(causes_first(&mut of_object));
             }
+            let bearer = Bearer {
+                kind: &placed.object.kind,
+                is_listener: matches!(placed.place, StatusPart::Listener(_)),
+                conditions: placed.conditions,
+            };
+            let place = placed.place.to_string();
             for condition in placed.problems() {
-                let place = placed.place.to_string();
-                let message = match place.is_empty() {
-                    true => condition.to_string(),
-                    false => format!("{place}: {condition}"),
-                };
-                let problem = finding(placed.object, Some(condition.reason), message);
+                let problem = of_condition(placed.object, (bearer, &place), condition);
                 of_object.push((Depth::of(placed.place, condition), problem));
             }
         }
         problems.extend(causes_first(&mut of_object));
         if self.notes != other.notes {
-            let notes = self.notes.iter();
-            problems.extend(notes.map(|note| finding(&note.object, None, note.message.clone())));
+            problems.extend(self.notes.iter().map(of_note));
         }
         problems
     }
 }
 
-/// Returns the finding about an object with a condition with this reason, or a note.
-fn finding(object: &ObjectRef, reason: Option<Reason>, message: String) -> Finding {
-    let kind = match reason {
-        Some(Reason::PortUnavailable) => Kind::Port,
-        Some(_) => Kind::Object,
-        None => Kind::Note,
+/// Returns the finding about an object with a condition that is a problem, at this place of its status; the place of the object
+/// itself is empty.
+pub(super) fn of_condition(
+    object: &ObjectRef,
+    (bearer, place): (Bearer<'_>, &str),
+    condition: &Condition,
+) -> Finding {
+    let kind = match condition.reason {
+        Reason::PortUnavailable => Kind::Port,
+        _ => Kind::Object,
     };
-    let remedy = remedy::of(reason, &message).unwrap_or_default();
-    Finding::of_object(kind, object, message).with_remedy(remedy)
+    let cause = match place {
+        "" => condition.to_string(),
+        place => format!("{place}: {condition}"),
+    };
+    let effect = effect::of(bearer, condition).unwrap_or_default();
+    let remedy = remedy::of(Some(condition.reason), &cause).unwrap_or_default();
+    let finding = Finding::of_object(kind, object, cause);
+    finding.with_effect(effect).with_remedy(remedy)
+}
+
+fn of_note(note: &Note) -> Finding {
+    let remedy = remedy::of(None, &note.message).unwrap_or_default();
+    Finding::of_object(Kind::Note, &note.object, note.message.clone()).with_remedy(remedy)
 }
 
 /// How far a condition is from the cause of a problem.

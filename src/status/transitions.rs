@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use super::effect::Bearer;
+use super::problems::of_condition;
 use crate::cluster::events::EventReason;
+use crate::ir::ObjectRef;
 
 /// Conditions whose changes matter: the event when it is no longer True, and the one when it is again.
 const WATCHED: [(&str, EventReason, EventReason); 3] = [
@@ -27,15 +32,21 @@ const LOOSENED: &str = "portcullis.dev/LoosensInherited";
 /// Conditions by place and type. A place is an entry of a list, or the object itself.
 type Conditions<'a> = BTreeMap<(String, &'a str), &'a Value>;
 
-/// Returns what has changed from one status of an object to the next, with a message for each reason.
-pub(super) fn transitions(kind: &str, old: &Value, new: &Value) -> Vec<(EventReason, String)> {
+/// Returns what has changed from one status of an object to the next, with a message for each reason: that of the finding, if a
+/// condition turns bad.
+pub(super) fn transitions(
+    object: &ObjectRef,
+    old: &Value,
+    new: &Value,
+) -> Vec<(EventReason, String)> {
     let (old, new) = (conditions(old), conditions(new));
     let mut found: BTreeMap<EventReason, Vec<String>> = BTreeMap::new();
     for (key, condition) in &new {
         let before = old.get(key).copied().unwrap_or(&Value::Null);
-        if let Some(reason) = transition(kind, key.1, before, condition) {
+        if let Some(reason) = transition(&object.kind, key.1, before, condition) {
             let messages = found.entry(reason).or_default();
-            messages.push(message(&key.0, condition));
+            let problem = problem(object, &key.0, (condition, &new));
+            messages.push(problem.unwrap_or_else(|| message(&key.0, condition)));
         }
     }
     let restored = old.keys().filter(|key| {
@@ -75,6 +86,35 @@ fn transition(kind: &str, name: &str, old: &Value, new: &Value) -> Option<EventR
     }
 }
 
+/// Returns the text of the finding about a condition at a place, if it is a problem that this controller writes.
+fn problem(
+    object: &ObjectRef,
+    place: &str,
+    (condition, all): (&Value, &Conditions<'_>),
+) -> Option<String> {
+    let condition = parsed(condition).filter(Condition::is_problem)?;
+    let beside = all.iter().filter(|((other, _), _)| *other == place);
+    let beside: Vec<_> = beside.filter_map(|(_, it)| parsed(it)).collect();
+    let bearer = Bearer {
+        kind: &object.kind,
+        is_listener: place.starts_with(LISTENER),
+        conditions: &beside,
+    };
+    Some(of_condition(object, (bearer, place), &condition).message())
+}
+
+/// Returns a condition; `None` if this controller does not write its type or its reason.
+fn parsed(condition: &Value) -> Option<Condition> {
+    let text = |name: &str| condition[name].as_str();
+    Some(Condition {
+        kind: ConditionType::parse(text("type")?)?,
+        status: ConditionStatus::deserialize(&condition["status"]).ok()?,
+        reason: Reason::deserialize(&condition["reason"]).ok()?,
+        message: text("message").unwrap_or_default().to_owned(),
+        observed_generation: condition["observedGeneration"].as_i64().unwrap_or_default(),
+    })
+}
+
 fn message(place: &str, condition: &Value) -> String {
     let part = |name: &str| condition[name].as_str().unwrap_or_default();
     let mut text = format!(
@@ -95,6 +135,9 @@ fn at(place: &str, text: &str) -> String {
         place => format!("{place}: {text}"),
     }
 }
+
+/// What the text of a listener begins with.
+const LISTENER: &str = "listener ";
 
 /// The lists of a status whose entries have conditions, and the field that names an entry.
 const LISTS: [(&str, &str); 3] = [
@@ -121,7 +164,7 @@ fn conditions(status: &Value) -> Conditions<'_> {
 /// The text of a place. Entries of other controllers have one of their own, since several may have the same reference.
 fn place(name: &Value, controller: &Value) -> String {
     let Some(reference) = name.as_object() else {
-        return format!("listener {}", name.as_str().unwrap_or_default());
+        return format!("{LISTENER}{}", name.as_str().unwrap_or_default());
     };
     let part = |name: &str| reference.get(name).and_then(Value::as_str);
     let mut text = format!("for {} ", part("kind").unwrap_or("Gateway"));
@@ -153,9 +196,13 @@ mod tests {
         json!({"type": name, "status": status, "reason": reason, "message": "why"})
     }
 
+    fn object(kind: &str) -> ObjectRef {
+        ObjectRef::new("", kind, "default", "one")
+    }
+
     fn of(old: &[Value], new: &[Value]) -> Vec<EventReason> {
         let status = |conditions: &[Value]| json!({"conditions": conditions});
-        let found = transitions("Gateway", &status(old), &status(new));
+        let found = transitions(&object("Gateway"), &status(old), &status(new));
         found.into_iter().map(|(reason, _)| reason).collect()
     }
 
@@ -209,13 +256,33 @@ mod tests {
                 "controllerName": "portcullis.dev/gateway-controller", "conditions": conditions,
             }]})
         };
-        let begin = transitions("AccessPolicy", &status(false), &status(true));
+        let policy = object("AccessPolicy");
+        let begin = transitions(&policy, &status(false), &status(true));
         let expected = "for Gateway infra/edge: portcullis.dev/LoosensInherited is True (LoosensInherited): why";
         assert_eq!(begin, [(EventReason::AccessLoosened, expected.to_owned())]);
-        let end = transitions("AccessPolicy", &status(true), &status(false));
+        let end = transitions(&policy, &status(true), &status(false));
         let expected = "for Gateway infra/edge: permits no more than the policies above it";
         assert_eq!(end, [(EventReason::AccessRestored, expected.to_owned())]);
-        assert!(transitions("AccessPolicy", &status(true), &json!({"ancestors": []})).is_empty());
+        assert!(transitions(&policy, &status(true), &json!({"ancestors": []})).is_empty());
+    }
+
+    #[test]
+    fn messages_have_the_effect_and_the_remedy_of_the_finding() {
+        let status = |status: &str, message: &str| {
+            let condition = json!({
+                "type": "ResolvedRefs", "status": status, "reason": "BackendNotFound", "message": message,
+            });
+            let parent = json!({"kind": "Gateway", "namespace": "infra", "name": "edge"});
+            json!({"parents": [{"parentRef": parent, "conditions": [condition]}]})
+        };
+        let missing = "spec.rules[0].backendRefs[0]: Service default/ap does not exist";
+        let (before, now) = (status("True", ""), status("False", missing));
+        let found = transitions(&object("HTTPRoute"), &before, &now);
+        let expected = format!(
+            "for Gateway infra/edge: ResolvedRefs is False (BackendNotFound): {missing}: requests that need it get status 500; \
+             correct the reference, or create what it names"
+        );
+        assert_eq!(found, [(EventReason::ReferencesNotResolved, expected)]);
     }
 
     #[test]
@@ -224,9 +291,9 @@ mod tests {
             let listener = |name: &str| json!({"name": name, "conditions": [condition("ResolvedRefs", status, "RefNotPermitted")]});
             json!({"listeners": [listener("a"), listener("b")]})
         };
-        let found = transitions("Gateway", &status("True"), &status("False"));
-        let expected = "listener a: ResolvedRefs is False (RefNotPermitted): why; \
-                        listener b: ResolvedRefs is False (RefNotPermitted): why";
+        let found = transitions(&object("Gateway"), &status("True"), &status("False"));
+        let expected = "listener a: ResolvedRefs is False (RefNotPermitted): why: the listener is served with its other references; \
+                        listener b: ResolvedRefs is False (RefNotPermitted): why: the listener is served with its other references";
         let expected = (EventReason::ReferencesNotResolved, expected.to_owned());
         assert_eq!(found, [expected]);
     }

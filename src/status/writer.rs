@@ -319,7 +319,7 @@ impl Writer {
     /// Tells what a written status changes.
     fn announce(&self, write: &Write, uid: &str) {
         let object = &write.object;
-        let changes = transitions(&object.kind, &write.stored.value(), &write.status);
+        let changes = transitions(object, &write.stored.value(), &write.status);
         if changes.is_empty() {
             return;
         }

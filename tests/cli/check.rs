@@ -342,10 +342,10 @@ fn check_suggests_names_of_objects_and_listeners() {
         MISSPELT,
         1,
         &[
-            "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?; create the Secret, repair it, or",
-            "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?; correct the reference, or create what it names\n",
+            "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist: nothing is served through the listener; did you mean shop-tls?; create the Secret, repair it, or",
+            "spec.rules[0].backendRefs[0]: Service default/shopp does not exist: requests that need it get status 500; did you mean shop?; correct the reference, or create what it names\n",
             "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
-         did you mean http?\n",
+         its requests go to other rules, or get status 404; did you mean http?\n",
             "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?; correct the name, or create it\n",
             "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?; correct the name, or create it\n",
             "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",

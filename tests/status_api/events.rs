@@ -204,7 +204,7 @@ fn a_gateway_has_one_event_about_all_that_one_write_turns() {
     let events = await_events(&api, "edge", 1);
     let note = events[0]["note"].as_str().unwrap();
     assert_eq!(events[0]["reason"], "NotAccepted");
-    let expected = "Accepted is False (Invalid): why; Programmed is False (Invalid): why";
+    let expected = "Accepted is False (Invalid): why; Programmed is False (Invalid): why: nothing is served through the Gateway";
     assert_eq!(note, expected);
     assert_eq!(events.len(), 1);
 }
