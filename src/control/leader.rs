@@ -269,7 +269,7 @@ fn unreadable(load: &Load) -> BTreeMap<ObjectRef, Unreadable> {
         let object = problem.object.clone()?;
         let why = Unreadable {
             generation: problem.generation,
-            message: problem.message.clone(),
+            message: problem.text(),
             is_pending: waiting.contains(&object),
         };
         Some((object, why))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::api::kind::StatusShape;
@@ -17,12 +17,11 @@ const RULE_SHOWN: usize = 160;
 const FIELDS_SHOWN: usize = 4;
 
 /// A problem of the input.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Severity.
     pub severity: Severity,
     /// Where it is.
-    #[serde(flatten)]
     pub location: FileLocation,
     /// The object, if its name is known.
     pub object: Option<ObjectRef>,
@@ -30,16 +29,18 @@ pub struct Problem {
     pub generation: i64,
     /// Field path, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
     pub field: String,
-    /// What is wrong, and the effect.
+    /// What is wrong.
     pub message: String,
+    /// What that does to the objects and to requests now; empty if the message says it.
+    pub effect: String,
+    /// What to do; empty if the message says it.
+    pub remedy: String,
     /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is
     /// sufficient.
     pub rule: String,
     /// Whether requests that the object protects are served without it, since nothing says which ones they are.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_open: bool,
     /// Whether the object is in service as far as it is known, so that its conditions are those of its known part.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_served: bool,
 }
 
@@ -57,10 +58,24 @@ impl Problem {
             generation: 0,
             field: String::new(),
             message: message.into(),
+            effect: String::new(),
+            remedy: String::new(),
             rule: String::new(),
             leaves_open: false,
             is_served: false,
         }
+    }
+
+    /// Says what it does to the objects and to requests now.
+    pub fn with_effect(self, effect: impl Into<String>) -> Self {
+        let effect = effect.into();
+        Self { effect, ..self }
+    }
+
+    /// Says what to do.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> Self {
+        let remedy = remedy.into();
+        Self { remedy, ..self }
     }
 
     /// Reports whether something has to change.
@@ -68,9 +83,9 @@ impl Problem {
         self.severity != Severity::Note
     }
 
-    /// Returns what is wrong, without where it is.
-    pub fn cause(&self) -> impl fmt::Display {
-        Cause(self)
+    /// Returns the whole text without where it is: what is wrong, its effect and what to do.
+    pub fn text(&self) -> String {
+        self.finding().message()
     }
 
     /// Returns where it is; `None` for objects of a cluster.
@@ -83,7 +98,9 @@ impl Problem {
         let object = self.object.as_ref().map(ToString::to_string);
         let object = object.unwrap_or_else(|| self.location.file.display().to_string());
         let location = self.place().cloned();
-        Finding::of_file(self.severity, object, self.cause().to_string(), location)
+        let finding = Finding::of_file(self.severity, object, Cause(self).to_string(), location);
+        let finding = finding.with_effect(&*self.effect);
+        finding.with_remedy(&*self.remedy)
     }
 
     /// Returns the problem of an object with fields that this version does not know, besides those that its sender reports.
@@ -106,15 +123,15 @@ impl Problem {
             parts.truncate(FIELDS_SHOWN);
             parts.push(format!("and {more} more fields"));
         }
-        let message = format!(
-            "{}; use a later version of Portcullis than {}",
-            parts.join("; "),
+        let later = format!(
+            "use a later version of Portcullis than {}",
             env!("CARGO_PKG_VERSION")
         );
+        let problem = Self::of_object(name.clone(), object.meta().generation, parts.join("; "));
         Some(Self {
             // A section of a policy that cannot be used makes `Accepted` false.
             is_served: object.kind().status != Some(StatusShape::Policy),
-            ..Self::of_object(name.clone(), object.meta().generation, message)
+            ..problem.with_remedy(later)
         })
     }
 
@@ -137,8 +154,31 @@ impl fmt::Display for Problem {
         if let Some(object) = &self.object {
             write!(f, ": {}", plain(object))?;
         }
-        write!(f, ": {}", self.cause())
+        write!(f, ": {}", self.text())
     }
+}
+
+/// As JSON, it has the fields of a [`Finding`], and more about the object.
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let document = Document {
+            finding: self.finding(),
+            generation: self.generation,
+            field: &self.field,
+            rule: &self.rule,
+        };
+        document.serialize(serializer)
+    }
+}
+
+/// A problem as JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    finding: Finding,
+    generation: i64,
+    field: &'a str,
+    rule: &'a str,
 }
 
 /// What is wrong with a file or an object: the field, the message and the rule.
@@ -210,10 +250,11 @@ impl Unparsed {
                 (None, outcome.to_owned())
             }
         };
-        let message = format!("cannot be read: {reason}; {outcome}");
+        let message = format!("cannot be read: {reason}");
+        let problem = Problem::of_object(name.clone(), generation, message);
         let problem = Problem {
             leaves_open,
-            ..Problem::of_object(name.clone(), generation, message)
+            ..problem.with_effect(outcome)
         };
         let changes = replacement.is_some_and(|object| snapshot.insert(object));
         (changes, problem)

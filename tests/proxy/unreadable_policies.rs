@@ -69,7 +69,7 @@ async fn policies_that_violate_their_schema_refuse_their_scope_alone() {
     let problems = scene.last().load.problems.clone();
     let of = |name: &str| {
         let mut of_name = problems.iter().filter(|it| it.to_string().contains(name));
-        of_name.any(|it| it.message.contains("requests to its targets get 500"))
+        of_name.any(|it| it.effect.contains("requests to its targets get 500"))
     };
     assert!(
         of("AccessPolicy default/access") && of("RateLimitPolicy default/limits"),
@@ -166,7 +166,7 @@ async fn client_policies_that_violate_their_schema_refuse_what_decides_by_addres
         let mut of_name = problems.iter().filter(|it| it.to_string().contains(name));
         let expected = "IP rules, limits or authorization by address apply to get 500";
         assert!(
-            of_name.any(|it| it.message.contains(expected)),
+            of_name.any(|it| it.effect.contains(expected)),
             "{problems:?}"
         );
     }
@@ -242,8 +242,8 @@ async fn policies_on_tls_that_violate_their_schema_refuse_requests_to_their_serv
         assert_eq!(statuses(&scene).await, [[500; 2]; 3], "{kind}");
         let problems = scene.last().load.problems.clone();
         let expected = "requests to its targets get 500";
-        let mut messages = problems.iter().map(|problem| &problem.message);
-        assert!(messages.any(|it| it.contains(expected)), "{problems:?}");
+        let mut effects = problems.iter().map(|problem| &problem.effect);
+        assert!(effects.any(|it| it.contains(expected)), "{problems:?}");
         // Without the policy, they are sent in plain text.
         scene.replace(&objects).await;
         assert_eq!(statuses(&scene).await, [[200; 2]; 3], "{kind}");
@@ -318,9 +318,9 @@ async fn versions_that_violate_their_schema_refuse_the_targets_that_they_add() {
             .change(|folder| crate::scene::write(folder, "objects.yaml", &text))
             .await;
         let problems = &outcome.load.problems;
-        let mut messages = problems.iter().map(|problem| &problem.message);
+        let mut effects = problems.iter().map(|problem| &problem.effect);
         assert!(
-            messages.any(|it| it.contains("where only the new one applies")),
+            effects.any(|it| it.contains("where only the new one applies")),
             "{problems:?}"
         );
         assert_eq!(statuses(&scene).await, refused, "{kind}");

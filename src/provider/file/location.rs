@@ -58,6 +58,8 @@ impl<'a> Location<'a> {
             object: object.cloned(),
             field: finding.field.clone(),
             message: finding.message.clone(),
+            effect: String::new(),
+            remedy: String::new(),
             rule: finding.rule.clone(),
             leaves_open: false,
             is_served: false,

@@ -12,6 +12,7 @@ use super::definitions::{Definition, Definitions};
 use super::entry::{Entry, Files, ItemPosition};
 use super::location::Location;
 use super::parse::SyntaxError;
+use super::scan::{REPAIR, UNREADY};
 use crate::api::{Admission, Object, ObjectRef, Violation};
 use crate::finding::Severity;
 use crate::provider::Problem;
@@ -19,6 +20,8 @@ use crate::snapshot::Snapshot;
 
 /// Maximum number of problems that are reported individually for a file.
 const MAX_PROBLEMS: usize = 1000;
+/// What follows from a file that cannot be read, or is invalid, and was valid before.
+const PREVIOUS: &str = "the objects of this file retain their previous version";
 
 /// The objects and problems of all files.
 #[derive(Debug, Default)]
@@ -228,25 +231,21 @@ impl Merged {
 }
 
 /// What follows for requests from a policy that protects, of which nothing says which ones they are.
-const WITHOUT_TARGETS: &str = "is invalid, and no target of it can be read; the requests that it protects are served without it, \
-    and a process that starts does not become ready";
+const WITHOUT_TARGETS: &str = "no target of it can be read, the requests that it protects are served without it, and a process \
+    that starts does not become ready";
 
 /// What follows for requests from an invalid object, of which this version is in service.
-fn consequence(served: &Object) -> Violation {
+fn consequence(served: &Object) -> String {
     match (served.unreadable(), served.is_without_targets()) {
         (None, _) => {
-            let stays = "is invalid; its previous valid version stays in service";
-            let message = match served.pending_outcome() {
+            let stays = "its previous valid version stays in service";
+            match served.pending_outcome() {
                 None => stays.to_owned(),
                 Some(pending) => format!("{stays}; {pending} until it is valid"),
-            };
-            Violation::warning("", message)
+            }
         }
-        (Some(_), false) => {
-            let refused = served.refused();
-            Violation::warning("", format!("is invalid; {refused} until it is valid"))
-        }
-        (Some(_), true) => Violation::error("", WITHOUT_TARGETS),
+        (Some(_), false) => format!("{} until it is valid", served.refused()),
+        (Some(_), true) => WITHOUT_TARGETS.to_owned(),
     }
 }
 
@@ -261,9 +260,14 @@ impl FileProblems<'_, '_, '_> {
     fn all(&mut self, path: &Arc<Path>, entry: &Entry) {
         let keeps_previous = entry.keeps_previous();
         if let Some(failure) = entry.failure() {
+            let problem = Problem::of_file(Severity::Error, path, failure).with_remedy(REPAIR);
+            let effect = match keeps_previous {
+                true => PREVIOUS.to_owned(),
+                false => format!("what it has is not served, {UNREADY}"),
+            };
             self.problems.push(Problem {
                 leaves_open: !keeps_previous,
-                ..Problem::of_file(Severity::Error, path, failure)
+                ..problem.with_effect(effect)
             });
         }
         let mut number = 0;
@@ -307,20 +311,20 @@ impl FileProblems<'_, '_, '_> {
     }
 
     fn broken(&mut self, mut location: Location<'_>, error: &SyntaxError, keeps_previous: bool) {
-        let consequence = match (keeps_previous, error.names) {
-            (true, _) => "the objects of this file retain their previous version".to_owned(),
+        let effect = match (keeps_previous, error.names) {
+            (true, _) => PREVIOUS.to_owned(),
             (false, None) => "the document is ignored".to_owned(),
             (false, Some(kind)) => format!(
                 "the document is ignored; it names {kind}: if it has such a policy, the requests of the policy are served \
-                 without it, since nothing says which ones these are, and a process that starts does not become ready"
+                 without it, since nothing says which ones these are, {UNREADY}"
             ),
         };
         let leaves_open = !keeps_previous && error.names.is_some();
         location.line += error.line.saturating_sub(1);
-        let message = format!("{}; {consequence}", error.message);
+        let problem = location.problem(None, &Violation::error("", &error.message));
         self.problems.push(Problem {
             leaves_open,
-            ..location.problem(None, &Violation::error("", message))
+            ..problem.with_effect(effect)
         });
     }
 
@@ -338,14 +342,14 @@ impl FileProblems<'_, '_, '_> {
         if let Some((id, first)) = &first
             && place(first).is_lt()
         {
-            let message = format!(
-                "is already defined in {}; this definition is ignored",
-                first.location.of_object()
-            );
+            let message = format!("is already defined in {}", first.location.of_object());
+            let problem = location.problem(Some(id), &Violation::error("", message));
+            let problem = problem.with_effect("this definition is ignored");
             return self
                 .problems
-                .push(location.problem(Some(id), &Violation::error("", message)));
+                .push(problem.with_remedy("remove one of them"));
         }
+        let known = self.problems.len();
         let findings = admission.findings.iter();
         self.problems
             .extend(findings.map(|finding| location.problem(id, finding)));
@@ -355,15 +359,17 @@ impl FileProblems<'_, '_, '_> {
         let served = first.and_then(|(id, _)| self.merged.snapshot.object(id));
         let is_valid = |served: &Object| served.unreadable().is_none();
         let leaves_open = admission.leaves_open && !served.as_ref().is_some_and(is_valid);
-        let follows = match &served {
+        let effect = match &served {
             Some(served) => consequence(served),
-            None if leaves_open => Violation::error("", WITHOUT_TARGETS),
-            None => return,
+            None if leaves_open => WITHOUT_TARGETS.to_owned(),
+            None => "it is treated as absent".to_owned(),
         };
-        self.problems.push(Problem {
-            leaves_open,
-            ..location.problem(id, &follows)
-        });
+        let own = self.problems[known..].iter_mut();
+        let errors = own.filter(|problem| problem.severity == Severity::Error);
+        for (index, problem) in errors.enumerate() {
+            problem.leaves_open = leaves_open && index == 0;
+            problem.effect.clone_from(&effect);
+        }
     }
 }
 

@@ -23,6 +23,13 @@ const MAX_UNREAD: usize = 10;
 /// Maximum length of a chain of symlinks.
 const MAX_LINKS: usize = 16;
 
+/// What to do about a path that cannot be read.
+pub(super) const REPAIR: &str = "repair it, or what this process may read";
+/// What follows at a start if nothing says what protects requests.
+pub(super) const UNREADY: &str = "and a process that starts does not become ready";
+/// What follows for a path that is not configuration.
+const IGNORED: &str = "it is ignored";
+
 /// Result of a scan. A clone shares what does not change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scan {
@@ -151,7 +158,12 @@ impl Scan {
                     self.directories.insert(directory.into());
                 }
             }
-            self.problems[problem].leaves_open = !is_known;
+            let problem = &mut self.problems[problem];
+            problem.leaves_open = !is_known;
+            problem.effect = match is_known {
+                true => "what it had stays in service".to_owned(),
+                false => format!("what it has is not served, {UNREADY}"),
+            };
         }
     }
 
@@ -186,7 +198,7 @@ impl Scan {
                 let message = format!("the symlink is broken: {error}");
                 return match error.kind() {
                     // Its target is deleted.
-                    io::ErrorKind::NotFound => self.warn(&path, message),
+                    io::ErrorKind::NotFound => self.warn(&path, message, IGNORED),
                     _ => self.fail(&path, message),
                 };
             }
@@ -207,7 +219,8 @@ impl Scan {
                 self.unread(&path);
             }
         } else if !kind.is_file() {
-            self.warn(&path, "neither a file nor a directory; ignored".to_owned());
+            let message = "neither a file nor a directory".to_owned();
+            self.warn(&path, message, IGNORED);
         } else if self.visited.insert(real.clone()) {
             self.file(path, real);
         }
@@ -223,19 +236,15 @@ impl Scan {
             self.files.insert(path, real);
         } else if !self.full {
             self.full = true;
-            self.warn(
-                &path,
-                format!("more than {MAX_FILES} files; this one and the following are ignored"),
-            );
+            let message = format!("more than {MAX_FILES} files");
+            self.warn(&path, message, "this one and the following are ignored");
         }
     }
 
     fn directory(&mut self, path: &Path, real: &Path, depth: usize) {
         if depth >= MAX_DEPTH {
-            return self.warn(
-                path,
-                format!("nested deeper than {MAX_DEPTH} directories; ignored"),
-            );
+            let message = format!("nested deeper than {MAX_DEPTH} directories");
+            return self.warn(path, message, IGNORED);
         }
         if !self.visited.insert(real.to_owned()) {
             return;
@@ -299,13 +308,13 @@ impl Scan {
     /// Reports what cannot be read, so that nothing says which files are there.
     fn fail(&mut self, path: &Path, message: String) {
         self.unreadable.push((path.to_owned(), self.problems.len()));
-        self.problems
-            .push(Problem::of_file(Severity::Error, path, message));
+        let problem = Problem::of_file(Severity::Error, path, message);
+        self.problems.push(problem.with_remedy(REPAIR));
     }
 
-    fn warn(&mut self, path: &Path, message: String) {
-        self.problems
-            .push(Problem::of_file(Severity::Warning, path, message));
+    fn warn(&mut self, path: &Path, message: String, effect: &str) {
+        let problem = Problem::of_file(Severity::Warning, path, message);
+        self.problems.push(problem.with_effect(effect));
     }
 }
 

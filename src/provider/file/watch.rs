@@ -72,8 +72,10 @@ impl FileProvider {
                 Err(error) => {
                     changes.dirty = Dirty::Everything;
                     changes.watch_only(&OrdSet::new());
-                    let message = format!("{error:#}; the last configuration stays in service");
-                    let problem = Problem::of_file(Severity::Error, &self.directory, message);
+                    let message = format!("{error:#}");
+                    let problem = Problem::of_file(Severity::Error, &self.directory, message)
+                        .with_effect("the last configuration stays in service")
+                        .with_remedy(scan::REPAIR);
                     let snapshot = Arc::clone(&sender.borrow().snapshot);
                     return publish(
                         sender,
@@ -201,16 +203,11 @@ impl Changes {
         self.watcher = None;
         self.watched.clear();
         self.unfinished.clear();
-        let message = format!(
-            "file system events are unavailable, polling every {} ms: {error}",
-            POLL_INTERVAL.as_millis()
-        );
-        tracing::warn!(directory = %self.directory.display(), "{message}");
-        self.warning = Some(Problem::of_file(
-            Severity::Warning,
-            &self.directory,
-            message,
-        ));
+        let message = format!("file system events are unavailable: {error}");
+        let effect = format!("it is polled every {} ms", POLL_INTERVAL.as_millis());
+        tracing::warn!(directory = %self.directory.display(), "{message}: {effect}");
+        let problem = Problem::of_file(Severity::Warning, &self.directory, message);
+        self.warning = Some(problem.with_effect(effect));
     }
 
     /// Notes which files of a draft are relevant.

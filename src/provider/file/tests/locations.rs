@@ -98,7 +98,8 @@ fn object_of_a_list_is_at_its_item() {
     assert!(field.contains(rules), "{field}");
     let first = "is already defined in ";
     assert!(
-        twice.contains(first) && twice.contains("/list.yaml:7 (document 1); "),
+        twice.contains(first)
+            && twice.contains("/list.yaml:7 (document 1): this definition is ignored; "),
         "{twice}"
     );
 }

@@ -25,23 +25,23 @@ fn refuses(load: &Load) -> Option<bool> {
     Some(policy.unreadable.is_some())
 }
 
-/// Returns the last problem, which says what follows.
+/// Returns how bad the first problem with an effect is, and what follows from it.
 fn consequence(load: &Load) -> (Severity, &str) {
-    let problem = load.problems.last().unwrap();
-    (problem.severity, &problem.message)
+    let mut problems = load.problems.iter();
+    let problem = problems.find(|it| !it.effect.is_empty()).unwrap();
+    (problem.severity, &problem.effect)
 }
 
 #[test]
 fn policy_without_a_valid_version_refuses_its_targets() {
-    let refused = "is invalid; requests to its targets get 500 until it is valid";
+    let refused = "requests to its targets get 500 until it is valid";
     let directory = directory(&[("a.yaml", &policy(TARGETS, BROKEN))]);
     let mut provider = FileProvider::new(directory.path().to_owned());
     let mut load = provider.load().unwrap();
     for _ in 0..2 {
         assert_eq!(refuses(&load), Some(true));
-        assert_eq!(load.problems.len(), 2, "{:?}", load.problems);
-        assert_eq!(load.problems[0].severity, Severity::Error);
-        assert_eq!(consequence(&load), (Severity::Warning, refused));
+        assert_eq!(load.problems.len(), 1, "{:?}", load.problems);
+        assert_eq!(consequence(&load), (Severity::Error, refused));
         assert_eq!(load.snapshot.invalid.len(), 1);
         // Another version that is not valid either.
         write(directory.path(), "a.yaml", &policy(TARGETS, "{deny: [7]}"));
@@ -57,8 +57,18 @@ fn policy_without_a_valid_version_refuses_its_targets() {
     write(directory.path(), "a.yaml", &policy(TARGETS, BROKEN));
     let load = provider.load().unwrap();
     assert_eq!(refuses(&load), Some(false));
-    let stays = "is invalid; its previous valid version stays in service";
-    assert_eq!(consequence(&load), (Severity::Warning, stays));
+    let stays = "its previous valid version stays in service";
+    assert_eq!(consequence(&load), (Severity::Error, stays));
+    let finding = load.problems[0].finding();
+    assert_eq!(
+        (&*finding.effect, finding.location.unwrap().line),
+        (stays, 4)
+    );
+    assert!(
+        finding.cause.starts_with("spec.ipRules.deny: "),
+        "{}",
+        finding.cause
+    );
     fs::remove_file(directory.path().join("a.yaml")).unwrap();
     let load = provider.load().unwrap();
     assert_eq!((refuses(&load), load.problems.len()), (None, 1));
@@ -86,9 +96,9 @@ fn version_that_is_not_valid_refuses_the_targets_that_it_adds() {
         write(directory.path(), "a.yaml", &policy(&with(target), BROKEN));
         let load = provider.load().unwrap();
         assert_eq!(added(&load), [target]);
-        let expected = "is invalid; its previous valid version stays in service; where only the new one applies, requests to its \
-                        targets get 500 until it is valid";
-        assert_eq!(consequence(&load), (Severity::Warning, expected));
+        let expected = "its previous valid version stays in service; where only the new one applies, requests to its targets get \
+                        500 until it is valid";
+        assert_eq!(consequence(&load), (Severity::Error, expected));
     }
     // It adds a rule of its route, which the valid version protects.
     let rule = with("b, sectionName: rule");
@@ -120,7 +130,7 @@ fn policy_without_readable_targets_is_an_error_of_its_own() {
         let load = provider.load().unwrap();
         let (severity, message) = consequence(&load);
         assert_eq!(severity, Severity::Error, "{text}");
-        let expected = "is invalid, and no target of it can be read; the requests that it protects are served without it";
+        let expected = "no target of it can be read, the requests that it protects are served without it, and a process";
         assert!(message.starts_with(expected), "{text}: {message}");
         assert_eq!(open(&load), 1, "{text}: {:?}", load.problems);
         write(directory.path(), "a.yaml", &policy(TARGETS, VALID));
@@ -223,10 +233,8 @@ fn policies_of_every_protecting_kind_have_targets_that_are_refused() {
             .load()
             .unwrap();
         assert_eq!(open(&load) > 0, leaves_open, "{text}: {:?}", load.problems);
-        let refused = load
-            .problems
-            .iter()
-            .any(|it| it.message.contains("get 500"));
+        let mut effects = load.problems.iter().map(|it| &it.effect);
+        let refused = effects.any(|it| it.contains("get 500"));
         assert_eq!(refused, targets != "7", "{text}: {:?}", load.problems);
     }
 }
@@ -252,9 +260,8 @@ fn limits_without_their_broken_audit_rules_are_enforced() {
     let mut provider = FileProvider::new(directory.path().to_owned());
     let load = provider.load().unwrap();
     assert_eq!(rules(&load), Some((true, names(&["held"]))));
-    let left_out =
-        "is invalid; its rules of mode Audit that are not valid are left out until it is valid";
-    assert_eq!(consequence(&load), (Severity::Warning, left_out));
+    let left_out = "its rules of mode Audit that are not valid are left out until it is valid";
+    assert_eq!(consequence(&load), (Severity::Error, left_out));
     // An enforced rule that is not valid refuses all.
     write(directory.path(), "a.yaml", &limits("many", "Fortnight"));
     assert_eq!(rules(&provider.load().unwrap()), Some((true, names(&[]))));
@@ -273,13 +280,10 @@ fn text_that_is_no_yaml_says_which_requests_are_unprotected() {
     let mut provider = FileProvider::new(directory.path().to_owned());
     let load = provider.load().unwrap();
     assert_eq!(open(&load), 1, "{:?}", load.problems);
-    let messages: Vec<_> = load.problems.iter().map(|it| &*it.message).collect();
+    let effects: Vec<_> = load.problems.iter().map(|it| &*it.effect).collect();
     let expected = "the document is ignored; it names AccessPolicy: if it has such a policy";
-    assert!(messages[0].contains(expected), "{messages:?}");
-    assert!(
-        messages[1].ends_with("; the document is ignored"),
-        "{messages:?}"
-    );
+    assert!(effects[0].starts_with(expected), "{effects:?}");
+    assert_eq!(effects[1], "the document is ignored");
     assert!(
         load.problems
             .iter()
@@ -292,9 +296,9 @@ fn text_that_is_no_yaml_says_which_requests_are_unprotected() {
     let load = provider.load().unwrap();
     assert_eq!(refuses(&load), Some(false));
     assert_eq!(open(&load), 0, "{:?}", load.problems);
-    let message = &load.problems[0].message;
-    assert!(
-        message.ends_with("retain their previous version"),
-        "{message}"
+    let effect = &load.problems[0].effect;
+    assert_eq!(
+        effect,
+        "the objects of this file retain their previous version"
     );
 }

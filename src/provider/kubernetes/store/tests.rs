@@ -161,10 +161,10 @@ fn unparsable_policy_refuses_its_targets() {
     assert!(store.apply(policies, policy(&broken)));
     assert!(!store.apply(policies, policy(&broken)));
     assert_eq!(refuses(&store), Some((true, 1)));
-    let message = store.load().unwrap().problems[0].message.clone();
-    assert!(
-        message.ends_with("; requests to its targets get 500 until it can be read"),
-        "{message}"
+    let effect = store.load().unwrap().problems[0].effect.clone();
+    assert_eq!(
+        effect,
+        "requests to its targets get 500 until it can be read"
     );
     assert!(store.apply(policies, policy(&valid)));
     assert_eq!(refuses(&store), Some((false, 1)));

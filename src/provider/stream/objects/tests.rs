@@ -291,10 +291,10 @@ fn unreadable_policy_refuses_its_targets() {
     let stand_in = served(&state).unwrap();
     assert!(stand_in.unreadable().is_some() && !stand_in.is_without_targets());
     let problem = state.load().problems[0].clone();
-    let message = problem.message;
+    let effect = problem.effect;
     assert!(
-        message.contains("requests to its targets get 500") && !problem.leaves_open,
-        "{message}"
+        effect.contains("requests to its targets get 500") && !problem.leaves_open,
+        "{effect}"
     );
     let mut copy = GatewayObjects::default();
     take_all(&mut copy, state.updates().unwrap()).unwrap();
@@ -315,7 +315,7 @@ fn unreadable_policy_refuses_its_targets() {
     take_all(&mut without_targets, [begin("a", None), put, commit(1)]).unwrap();
     let problem = without_targets.load().problems[0].clone();
     let expected = "no target of it can be read";
-    assert!(problem.leaves_open && problem.message.contains(expected));
+    assert!(problem.leaves_open && problem.effect.contains(expected));
 }
 
 #[test]
