@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::admin_client::runtime;
 use super::gateway::{self, GatewayFlags, Responses};
-use super::output::{self, FailOn, OutputFormat};
-use super::problem::described;
+use super::output::{self, FailOn, FindingsFormat};
+use super::problem;
 use super::samples::samples;
 use super::table::{Table, header};
 
@@ -47,7 +47,7 @@ impl FleetFlags {
 /// When the API server cannot be reached or does not list the pods, or when there is none.
 pub(super) fn run(
     flags: &FleetFlags,
-    format: OutputFormat,
+    format: FindingsFormat,
     fail_on: FailOn,
 ) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(show(flags, format, fail_on))
@@ -55,14 +55,16 @@ pub(super) fn run(
 
 async fn show(
     flags: &FleetFlags,
-    format: OutputFormat,
+    format: FindingsFormat,
     fail_on: FailOn,
 ) -> anyhow::Result<ExitCode> {
+    let is_wide = format == FindingsFormat::Wide;
     let gateway = flags.gateway.client().await?;
     loop {
         let pages = gateway.metrics().await?;
         let mut fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
-        if flags.problems {
+        fleet.is_wide = is_wide;
+        if flags.problems || is_wide {
             fleet.describe(gateway::documents(&gateway, "problems").await?);
         }
         print(&fleet, format, flags.watch)?;
@@ -73,11 +75,12 @@ async fn show(
     }
 }
 
-fn print(fleet: &Fleet, format: OutputFormat, is_watch: bool) -> io::Result<()> {
+fn print(fleet: &Fleet, format: FindingsFormat, is_watch: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match format {
-        OutputFormat::Json => output::json(fleet, &mut out)?,
-        OutputFormat::Text => {
+        FindingsFormat::Json => output::json(fleet, &mut out)?,
+        FindingsFormat::Yaml => output::yaml(fleet, &mut out)?,
+        FindingsFormat::Text | FindingsFormat::Wide => {
             if is_watch && out.is_terminal() {
                 // Clears the screen.
                 write!(out, "\x1b[H\x1b[2J")?;
@@ -96,6 +99,9 @@ struct Fleet {
     /// Whether the pods were asked what their problems are.
     #[serde(skip)]
     is_described: bool,
+    /// Whether each field of a problem has a line of its own.
+    #[serde(skip)]
+    is_wide: bool,
 }
 
 /// What the metrics of a pod say. What they do not have is `None`.
@@ -145,6 +151,7 @@ impl Fleet {
             namespace,
             pods: pods.collect(),
             is_described: false,
+            is_wide: false,
         }
     }
 
@@ -167,6 +174,10 @@ impl Fleet {
     /// Each problem once, with the pods that have it. Those of a pod are in its order.
     fn descriptions(&self) -> Vec<(String, Vec<&str>)> {
         let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+        let described = match self.is_wide {
+            true => problem::detailed,
+            false => problem::described,
+        };
         for pod in &self.pods {
             for problem in pod.descriptions.iter().flatten().map(described) {
                 match found.iter_mut().find(|(other, _)| *other == problem) {
@@ -330,9 +341,19 @@ causes and remedies: the same command with --problems
                 Ok(json!({"problems": [problem("a", "2")]})),
             ),
         ]);
-        let described = described.to_string();
-        let lines: Vec<_> = described.lines().skip(4).collect();
+        let text = described.to_string();
+        let lines: Vec<_> = text.lines().skip(4).collect();
         assert_eq!(lines, ["edge-2, edge-3: a: is lost", "edge-2: b: is lost"]);
+        described.is_wide = true;
+        let text = described.to_string();
+        let lines: Vec<_> = text.lines().skip(4).collect();
+        let expected = [
+            "edge-2, edge-3: a",
+            "  cause: is lost",
+            "edge-2: b",
+            "  cause: is lost",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -19,6 +19,20 @@ pub enum OutputFormat {
     Json,
 }
 
+/// The format of the output of a command that shows findings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum FindingsFormat {
+    /// For people, a line for each problem
+    #[default]
+    Text,
+    /// For people, with each field of a problem on a line of its own
+    Wide,
+    /// One JSON document, for programs
+    Json,
+    /// One YAML document with the same fields
+    Yaml,
+}
+
 /// What ends with exit code 1 among what a command finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FailOn {
@@ -42,6 +56,13 @@ pub struct OutputFlag {
     /// Format of the output
     #[arg(long, short, value_enum, default_value_t)]
     pub output: OutputFormat,
+}
+
+/// Prints a value as a document of YAML.
+pub(super) fn yaml(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    let text =
+        serde_saphyr::to_string(value).map_err(|error| io::Error::other(error.to_string()))?;
+    writeln!(out, "---\n{}", text.trim_end())
 }
 
 /// Prints a value as one line of JSON.

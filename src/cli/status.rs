@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::admin_client::{self, AdminFlags};
 use super::fleet::{self, FleetFlags};
-use super::output::{self, FailOn, OutputFlag, OutputFormat};
-use super::problem::line;
+use super::output::{self, FailOn, FindingsFormat};
+use super::problem;
 
 /// Show whether a running proxy works, and what is wrong
 #[derive(clap::Args, Debug)]
@@ -16,6 +16,7 @@ use super::problem::line;
 Examples:
   portcullis status --admin http://127.0.0.1:19000
   portcullis status --admin http://127.0.0.1:19000 -o json
+  portcullis status -o wide
   portcullis status --fail-on error
   portcullis status --readiness
   portcullis status -n infra gateway/edge
@@ -33,7 +34,8 @@ warning if that may happen.
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 With gateway/NAME, shows a row for each pod of a Gateway that the controller has created: version, revision of the controller,
 for how long it has had no controller, connections, and problems by kind. That takes the rights to list pods and to get pods/proxy.
-With --problems, also names each problem once, after the pods that have it. That takes the rights to get and create
+With -o wide, each field of a problem has a line of its own: cause, location, effect, remedy and since.
+With --problems or -o wide, also names each problem once, after the pods that have it. That takes the rights to get and create
 pods/portforward, too.
 Exit codes: 0 if the proxy is ready and nothing is wrong (warnings do not count with --fail-on error), or with --readiness if it
 is ready, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
@@ -41,9 +43,9 @@ pub struct Args {
     /// The proxy.
     #[command(flatten)]
     proxy: AdminFlags,
-    /// Format of the output.
-    #[command(flatten)]
-    format: OutputFlag,
+    /// Format of the output
+    #[arg(long, short, value_enum, default_value_t)]
+    output: FindingsFormat,
     /// Ask only whether the proxy, or a controller, is ready, as probes do: from any address, without a token
     #[arg(long, conflicts_with_all = ["output", "fail_on", "gateway"])]
     readiness: bool,
@@ -63,13 +65,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(u8::from(!is_ready)));
     }
     if args.fleet.is_set() {
-        return fleet::run(&args.fleet, args.format.output, args.fail_on);
+        return fleet::run(&args.fleet, args.output, args.fail_on);
     }
     let status = admin_client::document(&args.proxy, "status")?;
     let mut out = io::stdout().lock();
-    match args.format.output {
-        OutputFormat::Json => output::json(&status, &mut out)?,
-        OutputFormat::Text => write!(out, "{}", text(&status))?,
+    match args.output {
+        FindingsFormat::Json => output::json(&status, &mut out)?,
+        FindingsFormat::Yaml => output::yaml(&status, &mut out)?,
+        FindingsFormat::Text => write!(out, "{}", text(&status, problem::line))?,
+        FindingsFormat::Wide => write!(out, "{}", text(&status, problem::lines))?,
     }
     Ok(ExitCode::from(u8::from(!is_well(&status, args.fail_on))))
 }
@@ -81,7 +85,8 @@ fn is_well(status: &Value, fail_on: FailOn) -> bool {
     status["ready"] == true && !problems.any(|it| fail_on.includes(it["severity"].as_str()))
 }
 
-fn text(status: &Value) -> String {
+/// Returns a status as text, with problems as `show` has them.
+fn text(status: &Value, show: fn(&Value) -> String) -> String {
     let part = |name: &str| match &status[name] {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -126,8 +131,9 @@ fn text(status: &Value) -> String {
         0 => text.push_str("problems: none\n"),
         count => text.push_str(&format!("problems: {count}\n")),
     }
-    for problem in problems {
-        text.push_str(&format!("  {}\n", line(problem)));
+    let lines = problems.iter().map(show);
+    for line in lines.flat_map(|it| it.lines().map(str::to_owned).collect::<Vec<_>>()) {
+        text.push_str(&format!("  {line}\n"));
     }
     text
 }
@@ -140,7 +146,7 @@ mod tests {
 
     #[test]
     fn problems_are_listed_with_their_objects() {
-        let problem = json!({
+        let expired = json!({
             "in": "service", "severity": "error", "object": "Secret a/b", "message": "has expired", "since": "2026-01-02T00:00:00Z",
         });
         let located = json!({
@@ -151,14 +157,18 @@ mod tests {
             "version": "1", "ready": false, "waiting": "port 80 is in use", "generation": 3, "revision": 7,
             "controllerConnected": false, "loadedAt": "2026-01-01T00:00:00Z", "connections": 5, "ports": 1, "routes": 2,
             "backends": 3, "endpoints": 4, "endpointsEjected": 1,
-            "problems": [problem, located, file],
+            "problems": [expired, located, file],
         });
         let expected = "Portcullis 1: not ready: port 80 is in use\n\
             configuration: generation 3, in service since 2026-01-01T00:00:00Z, revision 7 of the controller, which is NOT connected\n\
             serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
             problems: 3\n  error: Secret a/b: has expired (since 2026-01-02T00:00:00Z)\n  \
             warning: /etc/c.yaml:7 (document 2): HTTPRoute a/c: is lost\n  /d.yaml: is broken\n";
-        assert_eq!(text(&status), expected);
+        assert_eq!(text(&status, problem::line), expected);
+        let wide = text(&status, problem::lines);
+        let last = "\n  warning: HTTPRoute a/c\n    cause: is lost\n    location: /etc/c.yaml:7 (document 2)\n  \
+            /d.yaml\n    cause: is broken\n    location: /d.yaml\n";
+        assert!(wide.ends_with(last), "{wide}");
     }
 
     #[test]
@@ -191,7 +201,7 @@ mod tests {
             "version": "1", "ready": false, "waiting": "the objects are read", "generation": 0, "loadedAt": null,
             "connections": 0, "ports": 0, "routes": 0, "backends": 0, "endpoints": 0, "endpointsEjected": 0, "problems": [],
         });
-        let text = text(&status);
+        let text = text(&status, problem::line);
         assert!(
             text.contains("\nconfiguration: none in service yet\n"),
             "{text}"

@@ -11,6 +11,8 @@ use crate::{ROOT, output, stdout, subcommands};
 
 /// The forms of the output of commands with `-o`.
 pub(crate) const FORMS: &[&str] = &["text", "json"];
+/// Those of commands that show findings.
+pub(crate) const FINDINGS: &[&str] = &["text", "wide", "json", "yaml"];
 /// Every command, with its exit codes and the forms of its output. A new command needs a row.
 pub(crate) const COMMANDS: [(&str, &[i32], &[&str]); 15] = [
     ("quickstart", &[0, 1, 2], &[]),
@@ -19,7 +21,7 @@ pub(crate) const COMMANDS: [(&str, &[i32], &[&str]); 15] = [
     ("check", &[0, 1, 2, 3], FORMS),
     ("explain", &[0, 1, 2, 3], FORMS),
     ("migrate", &[0, 1, 2, 3], &[]),
-    ("status", &[0, 1, 2, 3], FORMS),
+    ("status", &[0, 1, 2, 3], FINDINGS),
     ("config", &[0, 2, 3], FORMS),
     ("top", &[0, 2, 3], FORMS),
     ("tap", &[0, 2, 3], FORMS),
