@@ -198,6 +198,11 @@ fn each_form_of_output_is_printed() {
         let line = tapped(form, admin, (Ipv4Addr::LOCALHOST, port).into());
         assert_eq!(is_json(&line), form == "json", "tap: {line}");
     }
+    let wide = stdout(&output(&["status", "-o", "wide", "--admin", admin]));
+    assert!(wide.starts_with("Portcullis "), "{wide}");
+    let yaml = stdout(&output(&["status", "-o", "yaml", "--admin", admin]));
+    assert!(yaml.starts_with("---\n"), "{yaml}");
+    assert!(yaml.contains("\nready: true\n"), "{yaml}");
     let with_forms = COMMANDS.iter().filter(|(_, _, forms)| !forms.is_empty());
     let others = with_forms.map(|(name, ..)| *name);
     let others = others.filter(|name| runs.iter().all(|run| run[0] != *name));

@@ -87,11 +87,19 @@ function what(it) {
   return [badge(it.severity, SEVERITIES[it.severity]), ` ${KINDS[it.kind] ?? it.kind}`];
 }
 
-/** The object of a problem, where it is in a file, and since when it is known. */
+/** The object of a problem, and where it is in a file. */
 function whereabouts(it) {
   const file = it.file && h("div", { class: "faint" }, `${it.file}${it.line > 0 ? `:${it.line}` : ""}`);
-  return [it.object !== it.file && object(it.object), file, h("div", { class: "faint" }, `since ${it.since}`)];
+  return [it.object !== it.file && object(it.object), file];
 }
+
+/** What is wrong, what that does now, what to do, and since when it is known. Of a symptom, what to do links to its cause. */
+function parts(it) {
+  const cause = /^see ([A-Z].*)$/.exec(it.remedy ?? "");
+  return [it.cause, it.effect, cause ? ["see ", object(cause[1])] : it.remedy, it.since && h("time", { datetime: it.since }, it.since)];
+}
+
+const PARTS = ["Cause", "Effect", "What to do", "Since"];
 
 // Problems and overview.
 
@@ -101,7 +109,7 @@ export async function problems(parameters, get) {
     get(`status${part(parameters)}`), ...lists, get("routes?sort=requests&limit=10"), get("history"),
   ]);
   const count = status.problemsTotal;
-  const row = (it) => [what(it), whereabouts(it), it.message];
+  const row = (it) => [what(it), whereabouts(it), ...parts(it)];
   const title = count === 0 ? "Nothing is wrong" : `${number(count)} ${count === 1 ? "problem" : "problems"}`;
   const all = (text, view, total, shown) => (total > shown ? h("p", {}, h("a", { href: at(view) }, `All ${number(total)} ${text}`)) : null);
   return [
@@ -109,7 +117,7 @@ export async function problems(parameters, get) {
     !status.ready && h("p", { class: "error" }, `Not ready: ${status.waiting ?? "not configured yet"}`),
     count > 0 || parameters.filter ? [
       (count > PAGE || parameters.filter) && filter("problems", parameters),
-      table("Errors first, then those with the most effect on requests", ["What", "Object", "Cause"], status.problems.map(row)),
+      table("Errors first, then those with the most effect on requests", ["What", "Object", ...PARTS], status.problems.map(row)),
       pages("problems", parameters, count, PAGE),
     ] : h("p", { class: "well" }, "Ports, certificates, objects, routes and endpoints are as they should be."),
     cards(history),
@@ -286,7 +294,8 @@ export async function route({ name }, get) {
   const [document, { problems }] = await Promise.all([
     get(`route?${new URLSearchParams({ name })}`), get(`problems?${new URLSearchParams({ filter: name, limit: 10 })}`),
   ]);
-  const wrong = problems.map((it) => h("li", {}, what(it), " ", whereabouts(it), ` ${it.message}`));
+  const named = (it) => parts(it).map((part, index) => part && [PARTS[index], h("span", {}, part)]).filter(Boolean);
+  const wrong = problems.map((it) => h("li", {}, what(it), " ", whereabouts(it), facts(named(it))));
   return [
     h("h1", { tabindex: "-1" }, name),
     wrong.length > 0 && h("ul", { class: "plain error", "aria-label": "Problems" }, wrong),
