@@ -310,6 +310,21 @@ impl Rule {
         own.into_iter().chain(targets).chain(policies)
     }
 
+    /// Returns the statuses that its filters and those of its backendRefs respond with, as configured.
+    pub fn responds_with(&self) -> Vec<u16> {
+        let shares = match &self.ir.action {
+            Action::Forward(shares) => &shares[..],
+            Action::Invalid(_) => &[],
+        };
+        let of_backends = shares.iter().flat_map(|share| &share.filters);
+        let filters = self.ir.filters.iter().chain(of_backends);
+        let statuses = filters.filter_map(|filter| match filter {
+            ir::Filter::Respond(response) => Some(response.status.as_u16()),
+            _ => None,
+        });
+        statuses.collect()
+    }
+
     /// The backends of its backendRefs, in order.
     pub fn backends(&self) -> &[WeightedBackend] {
         match &self.backends {

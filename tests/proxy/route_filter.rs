@@ -3,6 +3,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use crate::api::has_problems;
 use crate::client::Client;
 use crate::origin::{Origin, empty};
 use crate::scene::{Objects, Scene, prefix};
@@ -94,6 +95,21 @@ async fn responses_ask_no_backend() {
         assert_eq!(answer.status, StatusCode::NO_CONTENT.as_u16());
     }
     assert_eq!(origin.requests(), 0);
+}
+
+/// A maintenance page is what its author wants.
+#[tokio::test]
+async fn status_of_a_response_is_no_problem() {
+    let origin = Origin::echo("origin").await;
+    let down = [("down", json!({"directResponse": {"status": 503}}))];
+    let scene = Scene::start(&objects(&origin, &[rule("/", "down")], &down));
+    let mut client = Client::http1(scene.at(80)).await;
+    // On one connection, a request is counted before the next one gets its response.
+    for _ in 0..3 {
+        assert_eq!(client.get("a.com", "/").await.status, 503);
+    }
+    let none: [&str; 0] = [];
+    has_problems(&scene, &none).await;
 }
 
 #[tokio::test]
