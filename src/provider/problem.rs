@@ -292,3 +292,28 @@ fn known(value: &Value) -> Option<Object> {
     let kind = Kind::find_streamed(text("apiVersion")?, text("kind")?)?;
     protects(kind).then(|| kind.decode(value).ok())?
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn documents_have_the_fields_of_findings() {
+        let problem = Problem::of_file(Severity::Error, "a.yaml", "is wrong");
+        let problem = Problem {
+            field: "spec.a".to_owned(),
+            rule: "maxLength: 2".to_owned(),
+            ..problem.with_effect("it is ignored").with_remedy("mend it")
+        };
+        let text = "spec.a: is wrong [maxLength: 2]: it is ignored; mend it";
+        assert_eq!(problem.to_string(), format!("error: a.yaml: {text}"));
+        let expected = json!({
+            "in": "configuration", "severity": "error", "kind": "file", "object": "a.yaml", "message": text,
+            "cause": "spec.a: is wrong [maxLength: 2]", "effect": "it is ignored", "remedy": "mend it", "since": null,
+            "file": "a.yaml", "document": 0, "line": 0, "generation": 0, "field": "spec.a", "rule": "maxLength: 2",
+        });
+        assert_eq!(serde_json::to_value(&problem).unwrap(), expected);
+    }
+}

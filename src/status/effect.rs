@@ -27,7 +27,7 @@ const NO_LISTENER: &str = "nothing is served through the listener";
 const OTHERS_OF_LISTENER: &str = "the listener is served with its other references";
 const OTHER_POLICY: &str = "the other policy is applied instead";
 const OTHER_AUTHORITIES: &str = "its other authorities are in use";
-const NO_EFFECT: &str = "it changes nothing";
+const NO_EFFECT: &str = "the policy has no effect there";
 const PROTECTED: &str = "requests that it protects get status 500";
 const TO_TARGETS: &str = "requests to its targets get status 500, and connections are reset";
 const TO_BACKEND: &str = "its requests get status 500";
@@ -143,7 +143,7 @@ fn of_backend(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str>
     match (bearer.kind, condition.kind, condition.reason) {
         // Whether requests need the picker depends on its failure mode.
         (_, _, Reason::InvalidExtensionRef) => None,
-        ("XBackend", ConditionType::ResolvedRefs, _) if bearer.is_accepted() => {
+        ("XBackend", ConditionType::ResolvedRefs, _) if bearer.refusal().is_none() => {
             Some(OTHER_AUTHORITIES)
         }
         _ => Some(TO_BACKEND),
@@ -160,10 +160,12 @@ fn of_policy(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str> 
             let fails = others.any(|it| it.is_problem() && it.message.contains(" get 500"));
             fails.then_some(PROTECTED)
         }
-        ("BackendTLSPolicy" | "BackendTLSOverride", ConditionType::ResolvedRefs, _)
-            if bearer.is_accepted() =>
-        {
-            Some(OTHER_AUTHORITIES)
+        ("BackendTLSPolicy" | "BackendTLSOverride", ConditionType::ResolvedRefs, _) => {
+            match bearer.refusal() {
+                None => Some(OTHER_AUTHORITIES),
+                Some(Reason::Invalid | Reason::NoValidCACertificate) => Some(TO_TARGETS),
+                Some(_) => None,
+            }
         }
         // TLS is not for datagrams.
         ("BackendTLSPolicy" | "BackendTLSOverride", ..) if condition.message.contains(" UDP") => {
@@ -177,9 +179,11 @@ fn of_policy(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str> 
 }
 
 impl Bearer<'_> {
-    fn is_accepted(&self) -> bool {
+    /// Returns why the object is not accepted, if it is not.
+    fn refusal(&self) -> Option<Reason> {
         let mut conditions = self.conditions.iter();
-        !conditions.any(|it| it.kind == ConditionType::Accepted && it.is_problem())
+        let refused = conditions.find(|it| it.kind == ConditionType::Accepted && it.is_problem());
+        refused.map(|it| it.reason)
     }
 }
 
