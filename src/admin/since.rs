@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use crate::finding::{Finding, Kind, Source};
 
-/// What stays the same of a problem while it lasts: its kind and its object, and, if it is one of the configuration, its message.
-/// Messages about what happens now have counts.
+/// What stays the same of a problem while it lasts: its kind and its object, and, if it is one of the configuration, its cause.
+/// Causes of what happens now have counts.
 type Key = (Kind, String, Option<String>);
 
 /// The problems that were there at the last look, with the time of the first one at which they were.
@@ -31,11 +31,11 @@ impl Since {
 }
 
 fn key(problem: &Finding) -> Key {
-    let message = match problem.source {
+    let cause = match problem.source {
         Source::Service => None,
-        Source::Configuration => Some(problem.message()),
+        Source::Configuration => Some(problem.cause.clone()),
     };
-    (problem.kind, problem.object.clone(), message)
+    (problem.kind, problem.object.clone(), cause)
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn problem_of_the_configuration_is_another_one_with_another_message() {
+    fn problem_of_the_configuration_is_another_one_with_another_cause() {
         let since = Since::default();
         let look = |message: &str, second| {
             let (severity, file) = (Severity::Error, "a.yaml".to_owned());

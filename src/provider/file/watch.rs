@@ -487,11 +487,10 @@ mod tests {
             move |load: &Arc<Load>| load.snapshot.config_maps.get("default", name).is_some()
         };
         let load = receiver.wait_for(has("a")).await.expect("alive").clone();
-        assert!(
-            load.problems[0]
-                .message
-                .starts_with("file system events are unavailable, polling every 500 ms")
-        );
+        let problem = &load.problems[0];
+        let message = &problem.message;
+        assert!(message.starts_with("file system events are unavailable: "));
+        assert_eq!(problem.effect, "it is polled every 500 ms");
         fs::write(directory.path().join("b.yaml"), object("b")).expect("written");
         receiver.wait_for(has("b")).await.expect("alive");
         drop(receiver);
