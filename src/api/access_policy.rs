@@ -275,6 +275,9 @@ pub struct Oidc {
     /// Where browsers sign out; absent means `/oauth2/logout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logout_path: Option<String>,
+    /// Where the provider ends sessions; absent means nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_channel_logout_path: Option<String>,
     /// Cookies of sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<OidcCookie>,

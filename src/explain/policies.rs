@@ -223,6 +223,10 @@ fn shown_credentials(
 fn shown_sign_in(oidc: &Oidc) -> String {
     let (issuer, client, policy) = (oidc.issuer(), &oidc.client_id, &oidc.policy);
     let (callback, logout) = (&oidc.redirect_path, &oidc.logout_path);
+    let back_channel = oidc.back_channel_logout_path.as_ref();
+    let back_channel = back_channel.map_or_else(String::new, |path| {
+        format!(", or by the provider at {path}")
+    });
     let types = oidc.redirect_only_for.join(" or ");
     let provider = match &oidc.endpoints {
         Some(_) => "",
@@ -242,7 +246,7 @@ fn shown_sign_in(oidc: &Oidc) -> String {
         false => "",
     };
     format!(
-        "a session of {issuer}{provider} for client {client}{parameters}, begun by requests that accept {types}, at {callback}, ended at {logout}{bearer} ({policy})"
+        "a session of {issuer}{provider} for client {client}{parameters}, begun by requests that accept {types}, at {callback}, ended at {logout}{back_channel}{bearer} ({policy})"
     )
 }
 

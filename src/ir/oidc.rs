@@ -13,6 +13,9 @@ use super::serialized::optional_name;
 use super::tls::Authorities;
 use super::token::Provider;
 
+/// For how long a sign-in may take, in seconds.
+pub const SIGN_IN_LIFETIME: u64 = 600;
+
 /// The section `oidc` of an AccessPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Oidc {
@@ -39,6 +42,9 @@ pub struct Oidc {
     pub redirect_path: Box<str>,
     /// Where browsers sign out.
     pub logout_path: Box<str>,
+    /// Where the provider ends sessions; `None` if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_channel_logout_path: Option<Box<str>>,
     /// Cookies of sessions.
     pub cookie: CookieSettings,
     /// Header with the access token. In `Authorization` it follows the scheme `Bearer`.
@@ -67,6 +73,13 @@ impl Oidc {
     pub fn issuer(&self) -> &str {
         &self.id_token.issuer
     }
+
+    /// Reports whether a path is one of those of sign-ins and sign-outs, which backends do not get.
+    pub fn has_path(&self, path: &str) -> bool {
+        let own = [&self.redirect_path, &self.logout_path].into_iter();
+        let mut own = own.chain(&self.back_channel_logout_path);
+        own.any(|it| **it == *path)
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +107,7 @@ impl Oidc {
             authorization_parameters: BTreeMap::new(),
             redirect_path: "/callback".into(),
             logout_path: "/logout".into(),
+            back_channel_logout_path: None,
             cookie: CookieSettings {
                 name: "oidc".into(),
                 domain: None,

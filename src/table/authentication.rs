@@ -4,15 +4,18 @@
 mod apr1;
 mod claims;
 mod keyed;
+mod logout_token;
 mod oidc;
 mod password;
 mod remembered;
+mod revocations;
 mod token_endpoint;
 mod tokens;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -23,15 +26,18 @@ use http::{HeaderName, HeaderValue};
 use rustc_hash::FxHashMap;
 
 use self::keyed::{random_key, tag};
+use self::revocations::{MICROS, Revocations};
 use crate::ir::ObjectRef;
 use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{ApiKeys, Authentication as IrAuthentication, Basic, Require};
 use crate::ir::oidc::Oidc as IrOidc;
+use crate::ir::sharing::Text;
 use crate::ir::token;
 use crate::key_requests::KeyRequests;
 use crate::runtime::monotonic;
 
 pub use self::claims::Claims;
+pub use self::logout_token::LogoutFault;
 pub use self::oidc::{IdToken, Oidc, Session, SessionContent};
 pub use self::token_endpoint::{Attempt, GrantType, TokenEndpoint, TokenOutcome};
 pub use self::tokens::{TokenFault, Tokens, VerifiedToken};
@@ -53,6 +59,8 @@ struct Known {
     clients: FxHashMap<ObjectRef, Weak<Clients>>,
     tokens: FxHashMap<ObjectRef, Weak<Tokens>>,
     oidc: FxHashMap<ObjectRef, Weak<Oidc>>,
+    /// What OpenID providers have ended, by namespace, also while no policy for them is in service.
+    revocations: FxHashMap<Text, Arc<Revocations>>,
 }
 
 /// The credentials that requests need.
@@ -123,6 +131,7 @@ impl Authenticators {
             clients,
             tokens,
             oidc,
+            revocations,
         } = &mut *known;
         Authentication {
             users: basic.as_ref().map(|ir| {
@@ -141,7 +150,10 @@ impl Authenticators {
             oidc: ir_of_oidc.as_ref().map(|ir: &Arc<IrOidc>| {
                 let is_current = |known: &Oidc| known.ir == *ir;
                 let previous = oidc.get(&ir.policy).and_then(Weak::upgrade);
-                let new = || Oidc::new(ir, &self.key_requests, previous.as_deref());
+                let new = || {
+                    let ended = of_namespace(revocations, &ir.policy.namespace);
+                    Oidc::new(ir, &self.key_requests, ended, previous.as_deref())
+                };
                 shared(oidc, &ir.policy, is_current, new)
             }),
             external: external.clone(),
@@ -163,6 +175,18 @@ impl Authenticators {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.oidc.get(policy)?.upgrade()
     }
+}
+
+/// Returns what OpenID providers of policies of a namespace have ended. Forgets that of others without policies, once it is over.
+fn of_namespace(
+    known: &mut FxHashMap<Text, Arc<Revocations>>,
+    namespace: &Text,
+) -> Arc<Revocations> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs().saturating_mul(MICROS));
+    let new = || Arc::new(Revocations::new(now));
+    known.retain(|_, it| Arc::strong_count(it) > 1 || !it.is_over(now));
+    known.entry(namespace.clone()).or_insert_with(new).clone()
 }
 
 /// Returns the headers that tell backends who sent a request. `Authorization` has the credentials of clients, too.
@@ -396,6 +420,28 @@ mod tests {
         };
         assert!(remembered(&basic(&[("alice", HASHES[0])])));
         assert!(!remembered(&basic(&[("alice", HASHES[1])])));
+    }
+
+    #[test]
+    fn ended_sessions_stay_while_no_policy_is_in_service() {
+        let mut known = FxHashMap::default();
+        let namespaces = ["one", "two"].map(Text::from);
+        let [first, _] = namespaces.each_ref().map(|it| of_namespace(&mut known, it));
+        let token = logout_token::LogoutToken {
+            session: Some("s"),
+            subject: None,
+            id: "1",
+        };
+        // The sample ends an hour after that.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = now.as_secs() * MICROS;
+        first.add(&IrOidc::sample(), &token, now).unwrap();
+        let address = Arc::as_ptr(&first);
+        drop(first);
+        of_namespace(&mut known, &Text::from("three"));
+        assert_eq!(known.len(), 2);
+        let again = of_namespace(&mut known, &namespaces[0]);
+        assert!(std::ptr::eq(Arc::as_ptr(&again), address));
     }
 
     #[test]

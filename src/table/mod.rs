@@ -52,8 +52,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use authentication::{
-    Attempt, Authentication, Claims, Clients, GrantType, IdToken, Oidc, Session, SessionContent,
-    TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users, VerifiedToken,
+    Attempt, Authentication, Claims, Clients, GrantType, IdToken, LogoutFault, Oidc, Session,
+    SessionContent, TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users, VerifiedToken,
 };
 pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Picker, TlsIdentity, Transport};

@@ -300,6 +300,15 @@ fn start(
 
 /// Returns the time in seconds since 1970.
 pub fn now() -> u64 {
+    since_epoch().as_secs()
+}
+
+/// Returns the time in microseconds since 1970.
+pub fn now_micros() -> u64 {
+    since_epoch().as_micros().try_into().unwrap_or(u64::MAX)
+}
+
+fn since_epoch() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
+    now.unwrap_or_default()
 }

@@ -12,14 +12,15 @@ pub enum SessionFault {
     UnknownKeys,
 }
 
-/// Returns the session that a sign-in with this nonce begins.
+/// Returns the session that a sign-in begins with this nonce, and that was asked for at a time, in microseconds since 1970, if that
+/// is known.
 ///
 /// # Errors
 /// When the ID token is not valid for it.
 pub fn begin(
     oidc: &Oidc,
     tokens: &TokenResponse,
-    nonce: &str,
+    (nonce, asked): (&str, Option<u64>),
     now: u64,
 ) -> Result<Session, SessionFault> {
     let id_token = tokens.id_token.as_deref().ok_or(SessionFault::Invalid)?;
@@ -33,6 +34,8 @@ pub fn begin(
     let lifetime = lifetime(tokens, Some(&verified), now).unwrap_or_default();
     let session = oidc.begin(SessionContent {
         began: now,
+        asked,
+        sid: None,
         expires: now.saturating_add(lifetime),
         lifetime,
         id_token: id_token.into(),
@@ -62,6 +65,8 @@ pub(super) fn renewed(
     let id_token = tokens.id_token.filter(|_| verified.is_some());
     let renewed = oidc.begin(SessionContent {
         began: session.content.began,
+        asked: session.content.asked,
+        sid: session.sid().map(Into::into),
         expires: now.saturating_add(lifetime),
         lifetime,
         id_token: id_token.unwrap_or_else(|| session.content.id_token.clone()),

@@ -92,6 +92,7 @@ mod mirror_bodies;
 mod mirror_conformance;
 mod oidc;
 mod oidc_attacks;
+mod oidc_back_channel;
 mod oidc_browsers;
 mod oidc_neighbours;
 mod oidc_outages;

@@ -93,11 +93,11 @@ async fn refreshed_id_tokens_that_are_not_of_the_session_end_it() {
     assert_eq!(origin.requests(), 2);
 }
 
-/// Makes an ID token of claims.
+/// Makes a token of claims.
 type Forge = Box<dyn Fn(&Value) -> String>;
 
-/// ID tokens that the provider has not signed. Only the signature is wrong: the nonce and all claims are right.
-fn forgeries(key: &Value) -> Vec<(&'static str, Forge)> {
+/// Tokens that the provider has not signed. Only the signature is wrong: all claims are right.
+pub(crate) fn forgeries(key: &Value) -> Vec<(&'static str, Forge)> {
     let encoded = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let unsigned = move |algorithm: &'static str| -> Forge {
         let header = encoded(&json!({"alg": algorithm, "kid": "one"}));

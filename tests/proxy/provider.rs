@@ -378,7 +378,8 @@ impl State {
     }
 }
 
-fn change(value: &mut Value, changes: &Value) {
+/// Changes members of an object; null removes one.
+pub(crate) fn change(value: &mut Value, changes: &Value) {
     for (name, new) in changes.as_object().expect("valid") {
         value[name] = new.clone();
     }

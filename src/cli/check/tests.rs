@@ -430,6 +430,18 @@ spec:
     }
     let of_another_method = "{path: {value: /app}, method: POST}";
     assert_eq!(warnings(within, of_another_method).len(), 2);
+    let ends = outside(
+        "backChannelLogoutPath",
+        "/oauth2/ended",
+        "the provider cannot end sessions",
+    );
+    let within = format!("{within}, backChannelLogoutPath");
+    assert_eq!(warnings(&format!("{within}: /oauth2/ended"), APP), [ends]);
+    let inside = format!("{within}: /app/ended");
+    assert!(warnings(&inside, APP).is_empty());
+    // The provider sends POST, and browsers send GET.
+    let of_browsers = "{path: {value: /app}, method: GET}";
+    assert_eq!(warnings(&inside, of_browsers).len(), 1);
 }
 
 #[test]

@@ -248,8 +248,7 @@ fn verified(tokens: &Tokens, view: &RequestView<'_>) -> Result<Arc<VerifiedToken
 
 /// Returns the session of a request for a page of its site, if it is remembered and need not be refreshed.
 fn session(oidc: &Oidc, arrival: &Arrival<'_>, view: &RequestView<'_>) -> Option<Arc<Session>> {
-    let paths = [&oidc.ir.redirect_path, &oidc.ir.logout_path];
-    if paths.into_iter().any(|path| *view.path == **path) {
+    if oidc.ir.has_path(&view.path) {
         return None;
     }
     let scope = CookieScope {

@@ -1,6 +1,7 @@
 //! Sessions of an OpenID provider: requests that have one pass, browsers without one sign in, and others are refused. Must not
 //! know how tokens are obtained or verified.
 
+mod back_channel;
 mod callback;
 mod cookies;
 mod login;
@@ -45,6 +46,12 @@ pub(super) async fn check(
     identity: &Identity,
     lacking: Lacking,
 ) -> Result<Session, Box<PolicyRefusal>> {
+    // The provider asks without cookies, and may do so at another host than those of browsers.
+    let back_channel = oidc.ir.back_channel_logout_path.as_deref();
+    if back_channel == Some(exchange.view().path.as_str()) {
+        let response = back_channel::respond(exchange, oidc).await?;
+        return Ok(Session::Respond(response));
+    }
     // What trusted proxies say about the URL counts.
     let scheme = original::scheme_of(&exchange.view(), exchange.client.scheme());
     let host: Box<str> = exchange.host.as_str().into();

@@ -1,4 +1,5 @@
-//! Findings about sign-ins of AccessPolicies that never end, since no rule takes what browsers bring back. Pure.
+//! Findings about sign-ins and sessions of AccessPolicies that never end, since no rule takes what browsers bring back, or what the
+//! provider sends. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,18 +61,31 @@ fn of_policy<'a>(
     rules: &'a Rules<'a>,
 ) -> impl Iterator<Item = Finding> + 'a {
     let paths = [
-        (
-            "redirectPath",
-            &oidc.redirect_path,
-            "browsers that come back from the provider are not signed in",
-        ),
-        ("logoutPath", &oidc.logout_path, "browsers cannot sign out"),
+        Some(OwnPath {
+            field: "redirectPath",
+            path: &oidc.redirect_path,
+            method: Method::GET,
+            outcome: "browsers that come back from the provider are not signed in",
+        }),
+        Some(OwnPath {
+            field: "logoutPath",
+            path: &oidc.logout_path,
+            method: Method::GET,
+            outcome: "browsers cannot sign out",
+        }),
+        oidc.back_channel_logout_path.as_ref().map(|path| OwnPath {
+            field: "backChannelLogoutPath",
+            path,
+            method: Method::POST,
+            outcome: "the provider cannot end sessions",
+        }),
     ];
     let hosts: BTreeSet<&Hostname> = rules.iter().flat_map(|(hosts, _)| hosts.iter()).collect();
     paths
         .into_iter()
-        .filter_map(move |(field, path, outcome)| {
-            let taking = Taking::of(rules, CanonicalPath::new(path)?);
+        .flatten()
+        .filter_map(move |OwnPath { field, path, method, outcome }| {
+            let taking = Taking::of(rules, (CanonicalPath::new(path)?, &method));
             let mut lacking = hosts.iter().filter(|host| !taking.has(host));
             let named: Vec<_> = lacking.by_ref().take(MAX_NAMED).map(ToString::to_string).collect();
             let more = if lacking.next().is_some() { " and others" } else { "" };
@@ -88,6 +102,16 @@ fn of_policy<'a>(
         })
 }
 
+/// A path that the policy needs.
+struct OwnPath<'a> {
+    field: &'static str,
+    path: &'a str,
+    /// That of its requests.
+    method: Method,
+    /// What happens if no rule takes them.
+    outcome: &'static str,
+}
+
 /// The hosts of rules that take a path.
 struct Taking<'a> {
     all: BTreeSet<&'a Hostname>,
@@ -96,9 +120,9 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn of(rules: &Rules<'a>, path: CanonicalPath<'_>) -> Self {
+    fn of(rules: &Rules<'a>, request: (CanonicalPath<'_>, &Method)) -> Self {
         let taking = rules.iter();
-        let taking = taking.filter(|(_, rule)| rule.matches.iter().any(|it| takes(it, path)));
+        let taking = taking.filter(|(_, rule)| rule.matches.iter().any(|it| takes(it, request)));
         let all: BTreeSet<_> = taking.flat_map(|(hosts, _)| hosts.iter()).collect();
         let is_set = |host: &&&Hostname| !matches!(host, Hostname::Exact(_));
         let sets = all.iter().filter(is_set).copied().collect();
@@ -116,13 +140,13 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// Reports whether requests of browsers for a path match.
-fn takes(condition: &Match, path: CanonicalPath<'_>) -> bool {
+/// Reports whether requests for a path with a method match.
+fn takes(condition: &Match, (path, method): (CanonicalPath<'_>, &Method)) -> bool {
     let Match {
         path: of_path,
         others,
     } = condition;
     // The provider chooses the query, and browsers the headers.
-    let is_of_browsers = others.method.as_ref().is_none_or(|it| *it == Method::GET);
-    of_path.matches(path) && is_of_browsers && others.grpc.is_none()
+    let has_method = others.method.as_ref().is_none_or(|it| it == method);
+    of_path.matches(path) && has_method && others.grpc.is_none()
 }

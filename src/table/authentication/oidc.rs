@@ -1,5 +1,5 @@
-//! Sign-in at an OpenID provider at run time: verifies ID tokens, and remembers sessions that were opened lately. Must not know
-//! cookies, or how tokens are obtained.
+//! Sign-in at an OpenID provider at run time: verifies ID tokens and logout tokens, and remembers sessions that were opened lately
+//! and those that the provider has ended. Must not know cookies, or how tokens are obtained.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::claims::Claims;
+use super::logout_token::{LogoutFault, LogoutToken};
 use super::remembered::Remembered;
+use super::revocations::{MICROS, Name, Revocations};
 use super::token_endpoint::TokenEndpoint;
 use super::tokens::{TokenFault, Tokens, seconds};
 use crate::ir::cookie_scope::{BoundTo, CookieScope};
@@ -34,6 +36,8 @@ pub struct Oidc {
     pub token_endpoint: Arc<TokenEndpoint>,
     tokens: Tokens,
     opened: Remembered<Opened>,
+    /// What the providers of the namespace have ended.
+    revocations: Arc<Revocations>,
     /// Name of the cookies of sessions over HTTPS.
     secure_name: Box<str>,
 }
@@ -50,6 +54,12 @@ pub struct SessionContent {
     /// When the client has signed in, in seconds since 1970.
     #[serde(rename = "b")]
     pub began: u64,
+    /// When it was sent to the provider for that, in microseconds since 1970, if that is known.
+    #[serde(rename = "q", default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u64>,
+    /// The session at the provider (`sid`), if the ID token does not name it.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub sid: Option<Box<str>>,
     /// When its tokens end, likewise.
     #[serde(rename = "e")]
     pub expires: u64,
@@ -96,11 +106,35 @@ impl Session {
     /// Returns the number of bytes of its tokens and of what they say.
     pub fn size(&self) -> usize {
         let content = &self.content;
-        let optional = [&content.access_token, &content.refresh_token];
+        let optional = [&content.access_token, &content.refresh_token, &content.sid];
         let optional = optional.into_iter().flatten().map(|it| it.len());
         let headers = self.headers.iter().map(|(_, value)| value.len());
         let of_claims = self.claims.size() + headers.sum::<usize>();
         content.id_token.len() + optional.sum::<usize>() + of_claims
+    }
+
+    /// Returns the session at the provider, if the provider has named it.
+    pub fn sid(&self) -> Option<&str> {
+        let of_sign_in = self.content.sid.as_deref();
+        of_sign_in.or_else(|| self.claims.values("sid").next())
+    }
+
+    /// Returns what a logout token may name it by.
+    fn names(&self) -> impl Iterator<Item = Name<'_>> {
+        let own = self.content.sid.as_deref();
+        let sessions = own.into_iter().chain(self.claims.values("sid"));
+        let unnamed = self.sid().is_none();
+        let subjects = self.claims.values("sub").flat_map(move |subject| {
+            let of_unnamed = unnamed.then_some(Name::SubjectOfUnnamed(subject));
+            [Some(Name::Subject(subject)), of_unnamed]
+        });
+        sessions.map(Name::Session).chain(subjects.flatten())
+    }
+
+    /// Returns when it began, in microseconds since 1970: before the provider had to decide about it.
+    fn start(&self) -> u64 {
+        let began = self.content.began.saturating_mul(MICROS);
+        self.content.asked.unwrap_or(began)
     }
 
     /// Reports whether this session and another one of the same policy are of one user.
@@ -120,6 +154,7 @@ impl Oidc {
     pub(super) fn new(
         ir: &Arc<ir::Oidc>,
         requests: &Arc<KeyRequests>,
+        revocations: Arc<Revocations>,
         previous: Option<&Self>,
     ) -> Self {
         let tokens = Arc::new(token::Tokens {
@@ -129,6 +164,7 @@ impl Oidc {
         Self {
             tokens: Tokens::new(&tokens, requests),
             opened: Remembered::default(),
+            revocations,
             secure_name: ir.cookie.secure_name(),
             token_endpoint: previous.map_or_else(Arc::default, |it| it.token_endpoint_for(ir)),
             ir: ir.clone(),
@@ -169,7 +205,8 @@ impl Oidc {
         now: u64,
     ) -> Option<Arc<Session>> {
         let session = self.opened.place(sealed)?.find(|it| it.of(scope))?;
-        let is_valid = session.content.is_fresh(now) && now < self.end(&session);
+        let is_certain = session.content.is_fresh(now) && !self.is_uncertain(&session);
+        let is_valid = is_certain && self.is_live(&session, now);
         is_valid.then_some(session)
     }
 
@@ -197,10 +234,17 @@ impl Oidc {
     }
 
     /// Returns a session with this content, whose ID token was verified; `None` if the token has too many claims.
-    pub fn begin(&self, content: SessionContent) -> Option<Session> {
+    pub fn begin(&self, mut content: SessionContent) -> Option<Session> {
         let payload = content.id_token.split('.').nth(1)?;
         let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
         let claims = Claims::new(&serde_json::from_slice(&payload).ok()?)?;
+        // Cookies have little room.
+        if claims
+            .values("sid")
+            .any(|it| content.sid.as_deref() == Some(it))
+        {
+            content.sid = None;
+        }
         Some(Session {
             headers: claims.headers(&self.ir.id_token.claim_headers),
             claims,
@@ -208,8 +252,42 @@ impl Oidc {
         })
     }
 
+    /// Reports whether a session goes on at a time, in seconds since 1970: it is not too old, and the provider has not ended it.
+    pub fn is_live(&self, session: &Session, now: u64) -> bool {
+        now < self.end(session) && !self.is_revoked(session)
+    }
+
+    /// Reports whether the provider has ended a session.
+    pub fn is_revoked(&self, session: &Session) -> bool {
+        let names = session.names();
+        self.revocations.has_ended(&self.ir, names, session.start())
+    }
+
+    /// Reports whether the provider may have ended a session before this process could know it: only the provider can tell, when
+    /// the session is refreshed.
+    pub fn is_uncertain(&self, session: &Session) -> bool {
+        let content = &session.content;
+        let issued = content.expires.saturating_sub(content.lifetime);
+        self.ir.back_channel_logout_path.is_some() && self.revocations.began_after(issued)
+    }
+
+    /// Ends the sessions that a logout token names, as far as they have begun. The time is in microseconds since 1970.
+    ///
+    /// # Errors
+    /// When the token is not valid, or when that cannot be verified or remembered. It ends nothing then.
+    pub fn end_sessions(&self, logout_token: &str, now: u64) -> Result<(), LogoutFault> {
+        let claims = self.tokens.logout_claims(logout_token.as_bytes());
+        let claims = claims.map_err(|fault| match fault {
+            TokenFault::Invalid => LogoutFault::Invalid,
+            TokenFault::WithoutKeys | TokenFault::UnknownKey => LogoutFault::UnknownKeys,
+        })?;
+        let token = LogoutToken::read(&claims, now / MICROS, self.ir.id_token.leeway);
+        let token = token.ok_or(LogoutFault::Invalid)?;
+        self.revocations.add(&self.ir, &token, now)
+    }
+
     /// Returns when a session ends at the latest, in seconds since 1970.
-    pub fn end(&self, session: &Session) -> u64 {
+    fn end(&self, session: &Session) -> u64 {
         let timeout: Duration = self.ir.absolute_timeout;
         session.content.began.saturating_add(timeout.as_secs())
     }
@@ -279,12 +357,14 @@ mod tests {
             header: HeaderName::from_static("x-user"),
         }]
         .into();
-        Oidc::new(&Arc::new(ir), &Arc::default(), None)
+        Oidc::new(&Arc::new(ir), &Arc::default(), Arc::default(), None)
     }
 
     fn content(claims: &Value) -> SessionContent {
         SessionContent {
             began: 1000,
+            asked: None,
+            sid: None,
             expires: 1100,
             lifetime: 100,
             id_token: format!("e30.{}.", URL_SAFE_NO_PAD.encode(claims.to_string())).into(),
@@ -373,19 +453,127 @@ mod tests {
         }
     }
 
+    /// Ends what a token names that comes at 1000 s.
+    fn ended(oidc: &Oidc, session: Option<&str>, subject: Option<&str>) {
+        let token = LogoutToken {
+            session,
+            subject,
+            id: "1",
+        };
+        oidc.revocations
+            .add(&oidc.ir, &token, 1000 * MICROS)
+            .unwrap();
+    }
+
+    #[test]
+    fn provider_ends_a_session_or_all_of_a_user() {
+        let (named, unnamed) = (json!({"sub": "alice", "sid": "s"}), json!({"sub": "alice"}));
+        for (session, subject, claims, expected) in [
+            (Some("s"), Some("alice"), &named, true),
+            (Some("s"), None, &named, true),
+            (Some("t"), Some("alice"), &named, false),
+            (None, Some("alice"), &named, true),
+            (None, Some("bob"), &named, false),
+            // Without its name, it may be the one that is meant.
+            (Some("s"), Some("alice"), &unnamed, true),
+            (Some("s"), Some("bob"), &unnamed, false),
+            (Some("s"), None, &unnamed, false),
+            (None, Some("alice"), &unnamed, true),
+        ] {
+            let oidc = oidc();
+            ended(&oidc, session, subject);
+            let begun = oidc.begin(content(claims)).unwrap();
+            let case = format!("{session:?} {subject:?} {claims}");
+            assert_eq!(oidc.is_revoked(&begun), expected, "{case}");
+            assert_eq!(oidc.is_live(&begun, 1001), !expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn sessions_that_began_later_go_on() {
+        let oidc = oidc();
+        ended(&oidc, None, Some("alice"));
+        let claims = json!({"sub": "alice"});
+        for (began, asked, expected) in [
+            (1000, None, true),
+            (1001, None, false),
+            // The provider was asked before, and has responded after.
+            (1001, Some(1000 * MICROS), true),
+            (1001, Some(1000 * MICROS + 1), false),
+        ] {
+            let content = SessionContent {
+                began,
+                asked,
+                ..content(&claims)
+            };
+            let session = oidc.begin(content).unwrap();
+            assert_eq!(oidc.is_revoked(&session), expected, "{began} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn sessions_of_former_processes_are_uncertain() {
+        let claims = json!({"sub": "alice"});
+        for (path, since, expected) in [
+            (Some("/ended"), 1000, false),
+            (Some("/ended"), 1001, true),
+            (None, 1001, false),
+        ] {
+            let mut ir = ir::Oidc::sample();
+            ir.back_channel_logout_path = path.map(Into::into);
+            let revocations = Arc::new(Revocations::new(since * MICROS));
+            let oidc = Oidc::new(&Arc::new(ir), &Arc::default(), revocations, None);
+            let session = oidc.begin(content(&claims)).unwrap();
+            assert_eq!(oidc.is_uncertain(&session), expected, "{path:?} {since}");
+        }
+    }
+
+    /// A refreshed ID token need not name the session.
+    #[test]
+    fn session_keeps_its_name_at_the_provider() {
+        let oidc = oidc();
+        let with = |claims: &Value, sid: Option<&str>| {
+            let sid = sid.map(Into::into);
+            let content = SessionContent {
+                sid,
+                ..content(claims)
+            };
+            oidc.begin(content).unwrap()
+        };
+        let (named, unnamed) = (json!({"sub": "alice", "sid": "s"}), json!({"sub": "alice"}));
+        for (session, sealed) in [
+            (with(&named, None), false),
+            (with(&named, Some("s")), false),
+            (with(&unnamed, Some("s")), true),
+        ] {
+            assert_eq!(session.sid(), Some("s"));
+            let text = serde_json::to_string(&session.content).unwrap();
+            assert_eq!(text.contains("\"s\":\"s\""), sealed, "{text}");
+        }
+        ended(&oidc, Some("s"), None);
+        assert!(oidc.is_revoked(&with(&unnamed, Some("s"))));
+        // A provider that names it otherwise later may mean it by both names.
+        let renamed = json!({"sub": "alice", "sid": "t"});
+        assert!(oidc.is_revoked(&with(&renamed, Some("s"))));
+        assert!(!oidc.is_revoked(&with(&renamed, None)));
+    }
+
     #[test]
     fn failures_stay_until_the_policy_trusts_others() {
         let mut ir = ir::Oidc::sample();
         let requests = Arc::default();
-        let first = Oidc::new(&Arc::new(ir.clone()), &requests, None);
+        let new = |ir: &ir::Oidc, previous: Option<&Oidc>| {
+            Oidc::new(&Arc::new(ir.clone()), &requests, Arc::default(), previous)
+        };
+        let first = new(&ir, None);
         for _ in 0..3 {
             first.token_endpoint.admit(0).unwrap().failed(0);
         }
         ir.scope = "openid email".into();
-        let second = Oidc::new(&Arc::new(ir.clone()), &requests, Some(&first));
+        let second = new(&ir, Some(&first));
         assert!(second.token_endpoint.admit(0).is_err());
         ir.authorities = Authorities::Unverified;
-        let third = Oidc::new(&Arc::new(ir), &requests, Some(&second));
+        let third = new(&ir, Some(&second));
         assert!(third.token_endpoint.admit(0).is_ok());
     }
 

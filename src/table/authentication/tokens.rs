@@ -13,12 +13,15 @@ use serde_json::{Map, Value};
 
 use super::claims::Claims;
 use super::remembered::Remembered;
-use crate::ir::token::{self as ir, KeyMaterial, Provider};
+use crate::ir::token::{self as ir, KeyMaterial, Provider, TokenType};
 use crate::key_requests::KeyRequests;
 use crate::runtime::monotonic;
 
 /// Number of keys that a token is verified with that names none.
 const MAX_TRIED: usize = 4;
+
+/// The types of logout tokens, which may also have none (OpenID Connect Back-Channel Logout 1.0, 2.4).
+const LOGOUT_TYPES: [&str; 2] = ["logout+jwt", "JWT"];
 
 /// How often tokens of an issuer can ask for its keys, in milliseconds: clients choose the keys that tokens name.
 const ASK_PERIOD: u64 = 1000;
@@ -53,6 +56,13 @@ struct Verifier {
     keys: Box<[Option<(DecodingKey, Validation)>]>,
     /// When a token asked for the keys, in milliseconds of the monotonic clock; 0 if none did.
     asked: AtomicU64,
+}
+
+/// Whether a token has to say when it expires. One that has expired is not valid in any case.
+#[derive(Clone, Copy)]
+enum Lifetime {
+    Limited,
+    Any,
 }
 
 /// A valid token.
@@ -125,6 +135,26 @@ impl Tokens {
         provider: usize,
         text: &[u8],
     ) -> Result<Map<String, Value>, TokenFault> {
+        self.claims(provider, text, Lifetime::Limited)
+    }
+
+    /// Returns the claims of a logout token of the first issuer. It need not say when it expires.
+    pub(super) fn logout_claims(&self, text: &[u8]) -> Result<Map<String, Value>, TokenFault> {
+        let header = decode_header(text).map_err(|_| TokenFault::Invalid)?;
+        let typ = header.typ.as_deref();
+        let mut types = LOGOUT_TYPES.iter();
+        match typ.is_none() || types.any(|it| TokenType::new(it).is_that_of(typ)) {
+            true => self.claims(0, text, Lifetime::Any),
+            false => Err(TokenFault::Invalid),
+        }
+    }
+
+    fn claims(
+        &self,
+        provider: usize,
+        text: &[u8],
+        lifetime: Lifetime,
+    ) -> Result<Map<String, Value>, TokenFault> {
         let ir = self.ir.providers.get(provider);
         let (ir, verifier) = ir
             .zip(self.verifiers.get(provider))
@@ -140,7 +170,7 @@ impl Tokens {
         if ir.keys.is_empty() {
             return Err(TokenFault::WithoutKeys);
         }
-        let claims = verifier.verify(ir, &header, text);
+        let claims = verifier.verify(ir, &header, (text, lifetime));
         claims.ok_or(match lacks_key {
             true => TokenFault::UnknownKey,
             false => TokenFault::Invalid,
@@ -235,15 +265,30 @@ impl Verifier {
 
     /// Returns the claims of a valid token. One that names a key is verified with that one, others with the
     /// first few that can have its algorithm.
-    fn verify(&self, ir: &Provider, header: &Header, token: &[u8]) -> Option<Map<String, Value>> {
+    fn verify(
+        &self,
+        ir: &Provider,
+        header: &Header,
+        (token, lifetime): (&[u8], Lifetime),
+    ) -> Option<Map<String, Value>> {
         let keys = ir.keys.iter().zip(&self.keys);
         let mut keys = keys.filter(|(key, _)| fits(key, header)).take(MAX_TRIED);
         keys.find_map(|(_, key)| {
             let (key, validation) = key.as_ref()?;
-            let decoded = decode(token, key, validation);
+            let decoded = match lifetime {
+                Lifetime::Limited => decode(token, key, validation),
+                Lifetime::Any => decode(token, key, &without_end(validation)),
+            };
             decoded.ok().map(|token| token.claims)
         })
     }
+}
+
+/// Returns what also tokens meet that do not say when they expire.
+fn without_end(validation: &Validation) -> Validation {
+    let mut validation = validation.clone();
+    validation.required_spec_claims.remove("exp");
+    validation
 }
 
 /// Reports whether an issuer has no key of the name that a token has.
@@ -353,6 +398,33 @@ mod tests {
             let token = encode(&header, &claims, &EncodingKey::from_secret(KEY)).unwrap();
             let is_valid = tokens.verify(0, token.as_bytes()).is_ok();
             assert_eq!(is_valid, expected, "{typ:?}");
+        }
+    }
+
+    #[test]
+    fn logout_token_has_its_type_or_none_and_need_not_expire() {
+        let issuer = json!({"iss": "issuer"});
+        for (typ, claims, expected) in [
+            (Some("logout+jwt"), json!({}), true),
+            (Some("application/logout+jwt"), json!({}), true),
+            (Some("JWT"), json!({}), true),
+            (None, json!({"exp": now() + 100}), true),
+            (Some("at+jwt"), json!({}), false),
+            (Some(""), json!({}), false),
+            (None, json!({"exp": now() - 100}), false),
+            (None, json!({"exp": "never"}), false),
+            (None, json!({"nbf": now() + 100}), false),
+            (None, json!({"iss": "other"}), false),
+        ] {
+            let mut said = issuer.clone();
+            for (name, value) in claims.as_object().unwrap() {
+                said[name] = value.clone();
+            }
+            let mut header = Header::new(Algorithm::HS256);
+            header.typ = typ.map(str::to_owned);
+            let token = encode(&header, &said, &EncodingKey::from_secret(KEY)).unwrap();
+            let found = tokens().logout_claims(token.as_bytes());
+            assert_eq!(found.is_ok(), expected, "{typ:?} {claims}");
         }
     }
 

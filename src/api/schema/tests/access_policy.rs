@@ -267,6 +267,22 @@ fn validates_sign_in_of_access_policies() {
             "must differ",
         ),
         (route, "redirectPath: /oauth2/logout", "must differ"),
+        (route, "backChannelLogoutPath: /ended", ""),
+        (
+            route,
+            "backChannelLogoutPath: /oauth2/callback",
+            "must differ",
+        ),
+        (
+            route,
+            "logoutPath: /out, backChannelLogoutPath: /out",
+            "must differ",
+        ),
+        (
+            route,
+            "backChannelLogoutPath: 'https://a.com/ended'",
+            "backChannelLogoutPath: Invalid value",
+        ),
         (
             route,
             "redirectPath: 'https://a.com/'",
@@ -307,6 +323,11 @@ fn validates_sign_in_of_access_policies() {
         let spec = format!("oidc: {{issuer: 'https://a.com/b', clientID: shop, {rest}}}");
         check(&[(target, &spec, expected)]);
     }
+}
+
+#[test]
+fn validates_provider_of_sign_in() {
+    let route = &format!("{{{GROUP}, kind: HTTPRoute, name: web}}");
     for issuer in ["a.com", "https://a.com?b", "https://a@b.com", "ftp://a.com"] {
         let spec = format!("oidc: {{issuer: '{issuer}', clientID: shop}}");
         check(&[(route, &spec, "spec.oidc.issuer: Invalid value")]);

@@ -163,7 +163,7 @@ async fn session(
 ) -> Result<Arc<Session>, SignInFault> {
     let mut oidc = visit.oidc.clone();
     for _ in 0..LOOKS {
-        match begin(&oidc, tokens, &login.nonce, now()) {
+        match begin(&oidc, tokens, (&*login.nonce, login.asked), now()) {
             Ok(session) => return Ok(Arc::new(session)),
             Err(SessionFault::Invalid) => return Err(SignInFault::InvalidTokens),
             Err(SessionFault::UnknownKeys) => sleep(LOOK_PERIOD).await,

@@ -8,10 +8,10 @@ use crate::filter::session_cookies::{
     PART, PARTS, SIGN_INS, browser_name, login_name, logout_name, part_name, sign_ins,
 };
 use crate::ir::cookie;
-use crate::ir::oidc::{CookieSettings, Oidc, SameSite};
+use crate::ir::oidc::{CookieSettings, Oidc, SIGN_IN_LIFETIME, SameSite};
 
 /// For how long a sign-in may take, in seconds.
-pub(super) const MAX_AGE: u64 = 600;
+pub(super) const MAX_AGE: u64 = SIGN_IN_LIFETIME;
 /// Length of what tells a browser from others.
 const BROWSER: usize = 24;
 /// Number of sign-ins that a response removes, so that its headers stay small.

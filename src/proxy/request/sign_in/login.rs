@@ -18,7 +18,7 @@ use crate::filter::session_cookies::{SIGN_IN_ID, is_sign_in_id, sign_in_id};
 use crate::proxy::request::exchange::Exchange;
 use crate::proxy::request::original;
 use crate::proxy::sign_in_fault::SignInFault;
-use crate::token_endpoint::now;
+use crate::token_endpoint::{now, now_micros};
 
 /// What cookies of sign-ins are sealed for.
 const PURPOSE: &str = "login";
@@ -43,13 +43,17 @@ pub(super) struct Login {
     /// When it began, in seconds since 1970.
     #[serde(rename = "b")]
     began: u64,
+    /// Likewise, in microseconds, if that is known.
+    #[serde(rename = "q", default)]
+    pub(super) asked: Option<u64>,
 }
 
 /// Returns the redirect of a browser to the provider.
 pub(super) fn begin(exchange: &Exchange, visit: &Visit<'_>) -> Result<LocalResponse, SignInFault> {
     let ir = &visit.oidc.ir;
     let endpoints = ir.endpoints.as_ref().ok_or(SignInFault::Unavailable)?;
-    let began = now();
+    let asked = now_micros();
+    let began = asked / 1_000_000;
     let id = sign_in_id(began, &random::<6>());
     let login = Login {
         state: format!("{id}{}", random::<18>()),
@@ -57,6 +61,7 @@ pub(super) fn begin(exchange: &Exchange, visit: &Visit<'_>) -> Result<LocalRespo
         verifier: random::<32>(),
         target: target(exchange),
         began,
+        asked: Some(asked),
     };
     let challenge = digest(&SHA256, login.verifier.as_bytes());
     let challenge = URL_SAFE_NO_PAD.encode(challenge);
@@ -194,6 +199,7 @@ mod tests {
             verifier: String::new(),
             target: "/".to_owned(),
             began: 1000,
+            asked: None,
         };
         for (state, now, expected) in [
             ("own", 1000, true),

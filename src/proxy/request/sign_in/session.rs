@@ -45,7 +45,8 @@ fn valid(exchange: &Exchange, visit: &Visit<'_>, sealed: &[u8]) -> Option<(Arc<S
             opened.is_current,
         ))
     })?;
-    (now() < visit.oidc.end(&session)).then_some((session, is_current))
+    let is_live = visit.oidc.is_live(&session, now());
+    is_live.then_some((session, is_current))
 }
 
 /// Returns the session of a request, if it has a valid one. The response sets the cookies of a session that was refreshed, or
@@ -58,8 +59,9 @@ pub(super) async fn current(
         return Ok(None);
     };
     let (content, now) = (&session.content, now());
-    if content.is_fresh(now) || content.refresh_token.is_none() {
-        let is_usable = now < content.expires;
+    let is_certain = !visit.oidc.is_uncertain(&session);
+    if is_certain && content.is_fresh(now) || content.refresh_token.is_none() {
+        let is_usable = is_certain && now < content.expires;
         if is_usable && !is_current {
             let cookies = seal(exchange, visit, &session)?;
             exchange.response_phase.set_cookies(cookies);
@@ -70,6 +72,10 @@ pub(super) async fn current(
     let client = exchange.record.client().ip();
     let renewed = worker.tokens.refresh(visit.oidc, &session, client).await;
     exchange.record.attempts.have_waited();
+    // Meanwhile the provider may have ended it.
+    if visit.oidc.is_revoked(&session) {
+        return Ok(None);
+    }
     match renewed {
         Ok(renewed) => {
             let cookies = seal(exchange, visit, &renewed)?;
@@ -77,11 +83,15 @@ pub(super) async fn current(
             Ok(Some(renewed))
         }
         Err(error) => {
-            let grace = match error {
-                TokenError::Busy | TokenError::Deferred(_) | TokenError::Unavailable => GRACE,
-                TokenError::Denied | TokenError::Rejected | TokenError::Invalid => 0,
+            let end = content.expires;
+            let is_usable = match error {
+                TokenError::Busy | TokenError::Deferred(_) | TokenError::Unavailable => {
+                    now < end.saturating_add(GRACE)
+                }
+                TokenError::Denied | TokenError::Rejected | TokenError::Invalid => {
+                    is_certain && now < end
+                }
             };
-            let is_usable = now < content.expires.saturating_add(grace);
             Ok(is_usable.then_some(session))
         }
     }

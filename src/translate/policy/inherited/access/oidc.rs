@@ -28,6 +28,8 @@ use crate::translate::reason::{Fault, Faults, Reason, all, invalid};
 
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
+/// An example: by default, there is none.
+const BACK_CHANNEL_LOGOUT_PATH: &str = "/oauth2/backchannel-logout";
 const PAGE: &str = "text/html";
 const ABSOLUTE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 const ABSOLUTE_TIMEOUTS: std::ops::RangeInclusive<Duration> =
@@ -61,8 +63,9 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         client_secret_ref,
         scopes,
         authorization_parameters,
-        redirect_path,
-        logout_path,
+        redirect_path: _,
+        logout_path: _,
+        back_channel_logout_path: _,
         cookie,
         forward_access_token,
         forward_id_token,
@@ -75,11 +78,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
     if client_id.is_empty() || !client_id.bytes().all(|it| matches!(it, b' '..=b'~')) {
         return invalid("spec.oidc.clientID: is not printable text".to_owned());
     }
-    let redirect_path = path(redirect_path.as_deref(), REDIRECT_PATH, "redirectPath")?;
-    let logout_path = path(logout_path.as_deref(), LOGOUT_PATH, "logoutPath")?;
-    if redirect_path == logout_path {
-        return invalid("spec.oidc.logoutPath: is redirectPath, too".to_owned());
-    }
+    let paths = Paths::read(section)?;
     let client_secret = client_secret_ref.as_ref();
     let client_secret = client_secret.map(|it| client_secret_of(references, it));
     let forwarded = |name: Option<&str>, field: &str| {
@@ -128,8 +127,9 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         authorities,
         scope,
         authorization_parameters,
-        redirect_path,
-        logout_path,
+        redirect_path: paths.redirect,
+        logout_path: paths.logout,
+        back_channel_logout_path: paths.back_channel_logout,
         cookie,
         access_token_header,
         id_token_header,
@@ -156,6 +156,39 @@ fn client_secret(bytes: &[u8]) -> Result<ClientSecret, String> {
             Ok(ClientSecret::new(text))
         }
         _ => Err(format!("has a {CLIENT_SECRET} that is not printable text")),
+    }
+}
+
+/// The paths of the section.
+struct Paths {
+    redirect: Box<str>,
+    logout: Box<str>,
+    back_channel_logout: Option<Box<str>>,
+}
+
+impl Paths {
+    fn read(section: &Oidc) -> Result<Self, Fault> {
+        let redirect = section.redirect_path.as_deref();
+        let redirect = path(redirect, REDIRECT_PATH, "redirectPath")?;
+        let logout = path(section.logout_path.as_deref(), LOGOUT_PATH, "logoutPath")?;
+        if redirect == logout {
+            return invalid("spec.oidc.logoutPath: is redirectPath, too".to_owned());
+        }
+        let back_channel_logout = section.back_channel_logout_path.as_deref().map(|text| {
+            const FIELD: &str = "backChannelLogoutPath";
+            let path = path(Some(text), BACK_CHANNEL_LOGOUT_PATH, FIELD)?;
+            for (other, name) in [(&redirect, "redirectPath"), (&logout, "logoutPath")] {
+                if path == *other {
+                    return invalid(format!("spec.oidc.{FIELD}: is {name}, too"));
+                }
+            }
+            Ok(path)
+        });
+        Ok(Self {
+            back_channel_logout: back_channel_logout.transpose()?,
+            redirect,
+            logout,
+        })
     }
 }
 
