@@ -1,6 +1,6 @@
-//! Targets that only one of two versions of a policy has. Those that only a later version has, which is not valid, are refused
-//! beside the version that stays in service. Those that a later version no longer has can stay for a while, under the rules that
-//! they had. Must not know what policies are for.
+//! Targets of two versions of a policy. Those that only a later version has, which is not valid, are refused beside the version
+//! that stays in service. Those that a later version no longer has can stay for a while under the rules that they had, and so can
+//! those that both have. Must not know what policies are for.
 
 use std::sync::Arc;
 
@@ -62,6 +62,12 @@ impl Object {
     /// are none, or if objects of the kind protect nothing.
     pub fn for_targets_without(&self, later: &Self, name: &str) -> Option<Self> {
         pair!(self, later, for_targets_without, name)?
+    }
+
+    /// Returns this version of a policy for nothing but the targets that the later one has, too; `None` if there are none, or if
+    /// objects of the kind protect nothing.
+    pub fn for_targets_of(&self, later: &Self) -> Option<Self> {
+        pair!(self, later, for_targets_of)?
     }
 
     /// Returns what follows for the targets that only a later version has; `None` if there are none.
@@ -172,7 +178,7 @@ protecting! {
 }
 
 /// A target of a policy.
-trait ProtectedTarget: Clone {
+trait ProtectedTarget: Clone + PartialEq {
     /// Reports whether a policy for this target applies to another one.
     fn covers(&self, other: &Self) -> bool;
 }
@@ -245,6 +251,31 @@ where
         rest.metadata_mut().name = name.into();
         Arc::new(rest).into()
     })
+}
+
+fn for_targets_of<P>(policy: &Arc<P>, later: &Arc<P>) -> Option<Object>
+where
+    P: Protecting,
+    Arc<P>: Into<Object>,
+{
+    let whole = covered(policy.targets(), later.targets());
+    let parts = covered(later.targets(), policy.targets());
+    let parts = parts.filter(|part| !policy.targets().contains(part));
+    let common: Vec<_> = whole.chain(parts).cloned().collect();
+    (!common.is_empty()).then(|| {
+        let mut policy = P::clone(policy);
+        *policy.targets_mut() = common;
+        Arc::new(policy).into()
+    })
+}
+
+/// Returns the targets that one of the known ones covers.
+fn covered<'a, T: ProtectedTarget>(
+    targets: &'a [T],
+    known: &'a [T],
+) -> impl Iterator<Item = &'a T> {
+    let is_covered = move |target: &&T| known.iter().any(|it| it.covers(target));
+    targets.iter().filter(is_covered)
 }
 
 /// Returns the targets that none of the known ones covers.

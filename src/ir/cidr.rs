@@ -64,6 +64,16 @@ impl CidrSet {
         self.iter().chain(other.iter()).collect()
     }
 
+    /// Returns the addresses that are in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        // Of two CIDRs that overlap, one is within the other.
+        let is_within = |net: &IpNet, all: &Self| all.iter().any(|it| it.contains(net));
+        let own = self.iter().filter(|net| is_within(net, other));
+        let of_other = other.iter().filter(|net| is_within(net, self));
+        own.chain(of_other).collect()
+    }
+
     /// Reports whether no address is in the set.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
@@ -164,6 +174,15 @@ mod tests {
         let (whole, part) = (set(&["10.0.0.0/8", "fd00::/8"]), set(&["10.2.0.0/16"]));
         assert!(whole.contains_all(&part) && whole.contains_all(&whole));
         assert!(!part.contains_all(&whole) && part.contains_all(&CidrSet::default()));
+    }
+
+    #[test]
+    fn addresses_of_both_sets_are_in_the_intersection() {
+        let one = set(&["10.0.0.0/8", "192.0.2.1", "fd00::/8"]);
+        let other = set(&["10.1.0.0/16", "192.0.2.0/24", "fe80::/16"]);
+        let both = set(&["10.1.0.0/16", "192.0.2.1"]);
+        assert_eq!(one.intersection(&other), both);
+        assert_eq!(other.intersection(&one), both);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod events;
 mod fetch;
 mod head;
 mod lister;
+mod loosening;
 mod message;
 mod moments;
 mod newest;

@@ -262,6 +262,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "snapshot",
             "cluster::api_server",
             "cluster::client",
+            "ir::cidr",
             "ir::packed",
             "runtime::backoff",
             "wire",

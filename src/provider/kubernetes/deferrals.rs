@@ -11,7 +11,7 @@ use super::moments::{Moment, Moments};
 use super::referenced::{Earlier, Referenced};
 use super::references::{References, is_held_name};
 use super::scope::Scope;
-use crate::api::{Object, ObjectRef};
+use crate::api::{Object, ObjectRef, protects};
 use crate::finding::Severity;
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
@@ -227,9 +227,12 @@ impl Deferrals {
             let why = moments.why_not_past(it.wait.after, scopes)?;
             let object = snapshot.object(name);
             let generation = object.as_ref().map_or(0, |it| it.meta().generation);
-            let state = match (object, &it.previous) {
+            let state = match (&object, &it.previous) {
                 (None, _) => "was deleted, and is served still",
                 (Some(_), None) => "is new and not served yet",
+                (Some(object), Some(_)) if protects(object.kind()) => {
+                    "has changed, and what it permits beyond its previous version is not in force yet"
+                }
                 (Some(_), Some(_)) => "has changed, and its previous version is served",
             };
             Some(late_problem(name, generation, state, &why))

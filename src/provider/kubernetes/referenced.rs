@@ -108,6 +108,22 @@ impl Referenced {
         }
     }
 
+    /// Replaces the references of a version of an object before the stored one. `None` says that there is no such version.
+    pub(super) fn replace_earlier(
+        &mut self,
+        object: &ObjectRef,
+        earlier: Earlier,
+        references: Option<References>,
+    ) {
+        match references {
+            Some(references) => {
+                self.count(object, &references, true);
+                self.set_earlier(object, earlier, references);
+            }
+            None => self.forget_version(&Version::earlier(object, earlier)),
+        }
+    }
+
     /// Records that the next version of an object is published.
     pub(super) fn publish_next(&mut self, object: &ObjectRef) {
         if let Some(next) = self.take(&Version::earlier(object, Earlier::Next)) {

@@ -371,6 +371,7 @@ impl Store {
             }
             Err(unparsed) => {
                 let (is_changed, problem) = unparsed.serve(name, generation, &mut self.snapshot);
+                self.end_wait_of_stand_in(name);
                 self.problems.set(name, Some(problem)) | is_changed
             }
         }
@@ -382,6 +383,9 @@ impl Store {
         let may_open = self.first.is_some() && waits(kind);
         if may_open && matches!(object, Object::EndpointSlice(_) | Object::Pod(_)) {
             return self.replace_endpoints(name, &object, &known);
+        }
+        if let Some(is_changed) = self.hold_edit(name, &object, &known) {
+            return is_changed;
         }
         if !can_reference(kind) && !may_open {
             self.deferred.remove(name);
@@ -397,8 +401,8 @@ impl Store {
         let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
         let after = match known.held {
             _ if may_open && adds(known.last.as_ref(), &object) => self.moments.next(),
-            Some((_, after)) => after,
-            None => 0,
+            Some((_, after)) if may_open => after,
+            _ => 0,
         };
         let (mut wait, moments) = (Wait::new(references, after), &self.moments);
         let lacks_references = self.is_published
@@ -407,6 +411,10 @@ impl Store {
             })
             && may_wait(known.published(), &object);
         let is_deferred = lacks_references || !moments.is_past(after);
+        if is_deferred && let Some(published) = self.protecting(known.published()) {
+            self.hold_version(name, &object, (published, None), wait);
+            return false;
+        }
         let kept = match is_deferred {
             true => self.deferred.hold(name.clone(), known.last, wait),
             false => None,
@@ -456,6 +464,7 @@ impl Versions {
 }
 
 mod complete;
+mod edits;
 mod endpoints;
 mod removal;
 #[cfg(test)]

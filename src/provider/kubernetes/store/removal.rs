@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::super::deferrals::Wait;
+use super::super::loosening::permits_plain_text;
 use super::super::observer::is_observed;
 use super::super::references::can_reference;
 use super::Store;
@@ -101,6 +102,7 @@ impl Store {
     /// Returns a published object if it is a policy whose deletion may leave something less protected.
     pub(super) fn protecting(&self, published: Option<&Object>) -> Option<Object> {
         let published = published.filter(|it| self.first.is_some() && protects(it.kind()));
+        // One that permits plain text ends at once.
         let protecting = published.filter(|it| !it.is_without_targets() && !permits_plain_text(it));
         protecting.cloned()
     }
@@ -129,14 +131,4 @@ impl Store {
         }
         true
     }
-}
-
-/// Reports whether a policy permits plain text where others may ask for TLS: its deletion takes effect at once.
-fn permits_plain_text(policy: &Object) -> bool {
-    let mode = match policy {
-        Object::BackendTlsPolicy(policy) => &policy.spec.mode,
-        Object::BackendTlsOverride(policy) => &policy.spec.mode,
-        _ => return false,
-    };
-    mode.as_deref() == Some("None")
 }

@@ -10,6 +10,7 @@ use super::super::observer::Observed;
 use super::*;
 use crate::provider::problem::unreadable;
 
+mod edits;
 mod endpoints;
 mod later;
 mod order;
@@ -237,11 +238,7 @@ fn observer_sees_every_event() {
 #[test]
 fn list_of_one_namespace_does_not_affect_others() {
     let namespaces = ["default", "other"].map(str::to_owned);
-    let scopes = Scope::all(
-        &Kind::all().iter().collect::<Vec<_>>(),
-        None,
-        &BTreeSet::from(namespaces),
-    );
+    let scopes = Scope::all(&kinds(), None, &BTreeSet::from(namespaces));
     let number = |namespace: &str| {
         let is_it = |scope: &Scope| {
             scope.kind.kind == "HTTPRoute" && scope.namespace.as_deref() == Some(namespace)

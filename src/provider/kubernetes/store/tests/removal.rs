@@ -9,18 +9,18 @@ use crate::api::protects;
 use crate::provider::fixtures::{CLIENTS, Judge, PLAIN_TEXT, World, endpoints};
 
 /// What was written before a policy was deleted has arrived after this time.
-fn later(waits: u32) -> Instant {
+pub(super) fn later(waits: u32) -> Instant {
     Instant::now() + Timing::default().removal_wait * waits
 }
 
 /// A store with a watch for each of two namespaces, which has published a configuration.
-struct Namespaced {
-    store: Store,
+pub(super) struct Namespaced {
+    pub(super) store: Store,
     scopes: Vec<Scope>,
 }
 
 impl Namespaced {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let namespaces = BTreeSet::from(["default", "infra"].map(str::to_owned));
         let scopes = Scope::all(&kinds(), None, &namespaces);
         let store = Store::new(scopes.clone(), &kinds(), Referenced::default(), None);
@@ -37,7 +37,7 @@ impl Namespaced {
     }
 
     /// Returns the number of the watch of AccessPolicies in a namespace.
-    fn policies(&self, namespace: &str) -> usize {
+    pub(super) fn policies(&self, namespace: &str) -> usize {
         let is_watch = |scope: &Scope| {
             scope.kind.kind == "AccessPolicy" && scope.namespace.as_deref() == Some(namespace)
         };
@@ -46,7 +46,7 @@ impl Namespaced {
 
     /// Says for all watches of policies that there were none at the moment that something waits for; but for one of them, what
     /// the newest version was.
-    fn answer(&mut self, newest: Option<(usize, u64)>) {
+    pub(super) fn answer(&mut self, newest: Option<(usize, u64)>) {
         let moment = self.store.take_moment().expect("something waits");
         let numbered = self.scopes.iter().enumerate();
         for (number, _) in numbered.filter(|(_, scope)| protects(scope.kind)) {
