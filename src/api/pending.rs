@@ -70,6 +70,11 @@ impl Object {
         pair!(self, later, for_targets_of)?
     }
 
+    /// Returns this version of a policy with the metadata of another one; `None` if objects of the kind protect nothing.
+    pub fn with_metadata_of(&self, other: &Self) -> Option<Self> {
+        pair!(self, other, with_metadata_of)
+    }
+
     /// Returns what follows for the targets that only a later version has; `None` if there are none.
     pub fn pending_outcome(&self) -> Option<String> {
         let pending = self.pending()?;
@@ -111,6 +116,8 @@ trait Protecting: Clone {
 
     fn targets_mut(&mut self) -> &mut Vec<Self::Target>;
 
+    fn metadata(&self) -> &ObjectMeta;
+
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
     fn pending(&mut self) -> &mut Option<Box<Self>>;
@@ -138,6 +145,10 @@ macro_rules! protecting {
 
             fn targets_mut(&mut self) -> &mut Vec<$target> {
                 &mut self.spec.target_refs
+            }
+
+            fn metadata(&self) -> &ObjectMeta {
+                &self.metadata
             }
 
             fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -267,6 +278,16 @@ where
         *policy.targets_mut() = common;
         Arc::new(policy).into()
     })
+}
+
+fn with_metadata_of<P>(policy: &Arc<P>, other: &Arc<P>) -> Object
+where
+    P: Protecting,
+    Arc<P>: Into<Object>,
+{
+    let mut policy = P::clone(policy);
+    *policy.metadata_mut() = other.metadata().clone();
+    Arc::new(policy).into()
 }
 
 /// Returns the targets that one of the known ones covers.

@@ -15,11 +15,12 @@ use crate::ir::cidr::{self, CidrSet};
 
 /// Returns the version of a policy that is in force until the policies are known that were written before an edit: where the new
 /// version permits more than the published one, it has what that says. `None` if the new one takes effect at once: it permits
-/// no more, or nothing tells which of the two does.
+/// no more, nothing tells which of the two does, or they have no target in common.
 pub(super) fn meanwhile(published: &Object, new: &Object) -> Option<Object> {
     if published.unreadable().is_some() || new.unreadable().is_some() {
         return None;
     }
+    let for_common_targets = published.for_targets_of(new)?;
     match (published, new) {
         // What another strategy permits depends on other policies.
         (Object::AccessPolicy(old), Object::AccessPolicy(new))
@@ -54,7 +55,7 @@ pub(super) fn meanwhile(published: &Object, new: &Object) -> Option<Object> {
         | (Object::BackendTlsOverride(_), Object::BackendTlsOverride(_))
             if permits_plain_text(new) && !permits_plain_text(published) =>
         {
-            published.for_targets_of(new)
+            Some(for_common_targets)
         }
         _ => None,
     }

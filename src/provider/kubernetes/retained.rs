@@ -77,6 +77,13 @@ impl Retained {
         self.all.is_empty() && self.refused.is_empty()
     }
 
+    /// Returns the versions of a policy that are in force for targets that a later version lacks.
+    pub(super) fn versions(&self, name: &ObjectRef) -> impl Iterator<Item = &Object> {
+        let own = self.all.get(&name.namespace);
+        let versions = own.and_then(|own| own.get(name)).into_iter().flatten();
+        versions.map(|version| &version.policy)
+    }
+
     /// Leaves the published version of a policy in force for the targets that the next one lacks.
     pub(super) fn add(&mut self, name: ObjectRef, policy: Object) {
         let stay = Stay::new(&self.timing);

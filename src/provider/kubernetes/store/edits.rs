@@ -9,7 +9,7 @@ use super::{Store, Versions};
 use crate::api::{Object, ObjectRef};
 
 impl Store {
-    /// Stores a version of a policy that permits more than the published one: that waits, and what both permit is published
+    /// Stores a version of a policy that permits more than those in force: that waits, and what all permit is published
     /// meanwhile. Returns whether this is another version than the published one; `None` if nothing has to wait, so that nothing
     /// is stored.
     pub(super) fn hold_edit(
@@ -18,8 +18,15 @@ impl Store {
         object: &Object,
         known: &Versions,
     ) -> Option<bool> {
-        let published = self.protecting(known.published())?;
-        let part = meanwhile(&published, object)?;
+        let published = self.protecting(known.published());
+        // One that was deleted, or had targets that it gets back, is in force still.
+        let in_force = self.retained.versions(name).chain(&published);
+        let part = in_force.fold(None, |part: Option<Object>, version| {
+            meanwhile(version, part.as_ref().unwrap_or(object)).or(part)
+        })?;
+        let present = published.as_ref();
+        let present = present.and_then(|it| part.with_metadata_of(it));
+        let part = present.unwrap_or(part);
         let after = match (&known.last, &known.held) {
             // It permits no more than the version that waits.
             (Some(last), Some((_, after))) if meanwhile(last, object).is_none() => *after,
@@ -31,7 +38,7 @@ impl Store {
         // Edits without end do not delay what the first one of them permits.
         let waiting = known.waiting();
         let next = waiting.map(|it| meanwhile(it, object).unwrap_or_else(|| object.clone()));
-        let is_changed = part != published;
+        let is_changed = published.as_ref() != Some(&part);
         self.snapshot.insert(object.clone());
         self.hold_version(name, object, (part, next), Wait::new(Vec::new(), after));
         Some(is_changed)

@@ -180,6 +180,42 @@ fn policy_that_is_deleted_while_its_edit_waits_leaves_what_was_in_force() {
     assert!(policy(&store).is_none() && store.retained.is_empty());
 }
 
+/// As by `kubectl replace --force`.
+#[test]
+fn policy_that_is_created_again_is_an_edit_of_the_one_that_was_deleted() {
+    let (mut store, policies) = (published(), index("AccessPolicy"));
+    store.apply(policies, denying(&[X, Y], 1));
+    store.apply(policies, deleted("a"));
+    store.apply(policies, denying(&[Y, Z], 3));
+    assert_eq!(denied(&store), [X, Y, Z]);
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(denied(&store), [Y, Z]);
+}
+
+#[test]
+fn target_that_comes_back_keeps_its_rules_until_then() {
+    let (mut store, policies) = (published(), index("AccessPolicy"));
+    let with = |denied: &[&str], target: &str, number: u64| {
+        let target =
+            json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": target});
+        let spec = json!({"targetRefs": [target], "ipRules": {"deny": denied}});
+        Change::Applied(ParsedObject {
+            version: Some(number),
+            ..parsed("AccessPolicy", "a", &spec)
+        })
+    };
+    store.apply(policies, with(&[X], "one", 1));
+    store.apply(policies, with(&[Y], "two", 2));
+    // Nothing of the former rules is for the new target.
+    assert_eq!(denied(&store), [Y]);
+    store.apply(policies, with(&[Z], "one", 3));
+    assert_eq!(denied(&store), [X, Z]);
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(denied(&store), [Z]);
+}
+
 /// Its requests would get 500 otherwise.
 #[test]
 fn secret_of_a_section_that_stays_is_held() {
