@@ -32,7 +32,7 @@ pub fn protection(kind: &Kind) -> Protection {
         KindName::BackendTlsOverride => Protection::Protects,
 
         // Its Gateways are served.
-        KindName::GatewayClass => Protection::Waits,
+        KindName::GatewayClass => Protection::Takes,
         // Its listeners are served, with the routes that name it.
         KindName::Gateway => Protection::Takes,
         // The same.
@@ -64,7 +64,7 @@ pub fn protection(kind: &Kind) -> Protection {
         // Gateways are served that were not valid without it.
         KindName::GatewayParameters => Protection::Waits,
         // Its routes and ListenerSets attach where a selector accepts its labels.
-        KindName::Namespace => Protection::Waits,
+        KindName::Namespace => Protection::Takes,
         // Its backends are asked for pages of errors, in plain text unless a policy says otherwise.
         KindName::RoutePolicy => Protection::Waits,
         // Its backend gets spans in the same way.

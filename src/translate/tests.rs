@@ -4,6 +4,7 @@
 mod bodies;
 mod listener_names;
 mod listener_sets;
+mod namespaces;
 mod unknown_fields;
 
 use std::fmt::Write;

@@ -29,31 +29,40 @@ pub(in crate::translate) fn allows(
     }
 }
 
-fn labels(input: &Input<'_>, namespace: &str) -> BTreeMap<String, String> {
-    let object = input.get::<Namespace>("", namespace);
-    let labels = object.map(|object| BTreeMap::clone(&object.metadata.labels));
-    let mut labels = labels.unwrap_or_default();
-    labels.insert(NAME_LABEL.to_owned(), namespace.to_owned());
-    labels
+/// The labels of a namespace.
+struct Labels {
+    all: BTreeMap<String, String>,
+    /// Whether it has no others. In a cluster, a route may arrive before its namespace.
+    are_known: bool,
 }
 
-fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+fn labels(input: &Input<'_>, namespace: &str) -> Labels {
+    let object = input.get::<Namespace>("", namespace);
+    let are_known = object.is_some() || input.options.are_of_a_folder();
+    let labels = object.map(|object| BTreeMap::clone(&object.metadata.labels));
+    let mut all = labels.unwrap_or_default();
+    all.insert(NAME_LABEL.to_owned(), namespace.to_owned());
+    Labels { all, are_known }
+}
+
+fn matches(selector: &LabelSelector, labels: &Labels) -> bool {
     let mut equal = selector.match_labels.iter();
-    equal.all(|(key, value)| labels.get(key) == Some(value))
+    equal.all(|(key, value)| labels.all.get(key) == Some(value))
         && selector
             .match_expressions
             .iter()
             .all(|expression| holds(expression, labels))
 }
 
-fn holds(expression: &LabelExpression, labels: &BTreeMap<String, String>) -> bool {
-    let value = labels.get(&expression.key);
+fn holds(expression: &LabelExpression, labels: &Labels) -> bool {
+    let value = labels.all.get(&expression.key);
     let listed = value.is_some_and(|value| expression.values.contains(value));
+    let is_known = value.is_some() || labels.are_known;
     match expression.operator.as_str() {
         "In" => listed,
-        "NotIn" => !listed,
+        "NotIn" => !listed && is_known,
         "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
+        "DoesNotExist" => value.is_none() && is_known,
         _ => false,
     }
 }

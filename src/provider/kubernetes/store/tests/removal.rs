@@ -338,6 +338,32 @@ fn deleted_route_is_published_until_the_policies_are_known_that_were_written_bef
     assert!(has_policy(&store, "b") && !is_served(&store, "a"));
 }
 
+/// Another Gateway may take the port, and another route the requests.
+#[test]
+fn deleted_class_or_namespace_is_published_until_the_policies_are_known_that_were_written_before() {
+    for kind in ["GatewayClass", "Namespace"] {
+        let (mut store, spec) = (published(), json!({"controllerName": "example.com/a"}));
+        let known = Kind::all().iter().find(|it| it.kind == kind).unwrap();
+        let object = known.decode(&json!({"metadata": {"name": "a"}, "spec": spec}));
+        let written = ParsedObject {
+            key: Key::new("", "a"),
+            content: Content::Parsed(Ok(object.unwrap())),
+            ..parsed(kind, "a", &spec)
+        };
+        store.apply(index(kind), Change::Applied(written));
+        answer(&mut store);
+        assert!(store.release(Instant::now()));
+        let is_published = |store: &Store| {
+            let snapshot = store.load().unwrap().snapshot;
+            snapshot.object(&known.object_ref("", "a")).is_some()
+        };
+        let end = Change::Deleted(Key::new("", "a"), None);
+        assert!(!store.apply(index(kind), end) && is_published(&store));
+        answer(&mut store);
+        assert!(store.release(Instant::now()) && !is_published(&store));
+    }
+}
+
 /// A ReleaseBackend finds its Service by a label: without one of two, it uses the other one.
 #[test]
 fn deleted_service_is_published_while_its_end_may_leave_one() {
