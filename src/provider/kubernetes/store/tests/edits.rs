@@ -1,5 +1,8 @@
 //! What is in force between two versions of a policy that protects requests.
 
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
 use serde_json::Value;
 
 use super::order::{answer, protecting, published};
@@ -267,4 +270,71 @@ fn edit_that_waits_for_long_is_a_problem() {
     answer(&mut store);
     assert!(store.release(late));
     assert!(store.load().unwrap().problems.is_empty() && denied(&store).is_empty());
+}
+
+/// Number of addresses that the versions of a policy deny or not, each by its bit.
+const ADDRESSES: u8 = 4;
+/// All of them.
+const ALL: u8 = 0b1111;
+
+fn denies(bits: u8, bit: u8) -> bool {
+    (bits >> bit) & 1 == 1
+}
+
+fn denying_bits(bits: u8, number: u64) -> Change {
+    let denied = (0..ADDRESSES).filter(|bit| denies(bits, *bit));
+    let denied: Vec<_> = denied.map(|bit| format!("192.0.2.{bit}")).collect();
+    denying(&denied.iter().map(|it| &**it).collect::<Vec<_>>(), number)
+}
+
+/// Says for all kinds that there were no policies at a moment, and releases what waits for it.
+fn pass(store: &mut Store, moment: Moment) {
+    for scope in protecting() {
+        store.apply_message(Message::Newest(scope, moment, None));
+    }
+    store.release(Instant::now());
+}
+
+proptest! {
+    /// A step is an edit, or else asks for the newest policies, or answers if it is asked.
+    #[test]
+    fn addresses_pass_that_all_versions_permit_since_a_moment_that_is_past(
+        steps in vec(option::of(0..=ALL), 1..50),
+    ) {
+        let (mut store, policies) = (published(), index("AccessPolicy"));
+        let mut versions = vec![ALL];
+        store.apply(policies, denying_bits(versions[0], 1));
+        // The number of the last version when it was asked, and when the last moment was that is past.
+        let (mut asked, mut past) = (None, 0);
+        for step in steps {
+            match (step, asked) {
+                (Some(bits), _) => {
+                    versions.push(bits);
+                    store.apply(policies, denying_bits(bits, versions.len() as u64));
+                }
+                (None, Some((moment, last))) => {
+                    pass(&mut store, moment);
+                    (asked, past) = (None, last);
+                }
+                (None, None) => {
+                    asked = store.take_moment().map(|it| (it, versions.len() - 1));
+                }
+            }
+            let denied = denied(&store);
+            for bit in (0..ADDRESSES).filter(|bit| !denied.contains(&format!("192.0.2.{bit}"))) {
+                let last_denial = versions.iter().rposition(|bits| denies(*bits, bit));
+                let permitted_since = last_denial.map_or(0, |it| it + 1);
+                prop_assert!(permitted_since <= past, "{}: {:?}", bit, versions);
+            }
+        }
+        if let Some((moment, _)) = asked {
+            pass(&mut store, moment);
+        }
+        if let Some(moment) = store.take_moment() {
+            pass(&mut store, moment);
+        }
+        prop_assert!(store.deferred.is_empty() && store.retained.is_empty());
+        let last = policy(&store).unwrap().metadata.generation;
+        prop_assert_eq!(last, versions.len() as i64);
+    }
 }
