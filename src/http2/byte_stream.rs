@@ -1,6 +1,6 @@
 //! The two halves of an HTTP/2 stream as byte streams, for tunnels. Flow control limits both
 //! directions: the peer gets window only for bytes that were read here, and bytes are read from the
-//! other side only if the peer's window has room.
+//! other side only if the peer's window has room. The reader is that of HTTP/3 too.
 
 use std::io;
 use std::pin::Pin;
@@ -16,15 +16,27 @@ use super::bodies::{Bodies, Body};
 /// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
 const MAX_WRITE: usize = 16 * 1024;
 
+/// The data of a stream, part by part.
+pub(crate) trait Parts {
+    /// Returns the next part. `None` after all of them.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
+}
+
+impl Parts for Body {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.poll_data(cx).map_err(io::Error::other)
+    }
+}
+
 /// Bytes that the peer sends.
-pub(crate) struct StreamReader {
-    stream: Body,
+pub(crate) struct StreamReader<P = Body> {
+    stream: P,
     data: Bytes,
 }
 
-impl StreamReader {
+impl<P> StreamReader<P> {
     /// Reads the data of a stream.
-    pub(crate) fn new(stream: Body) -> Self {
+    pub(crate) fn new(stream: P) -> Self {
         Self {
             stream,
             data: Bytes::new(),
@@ -32,7 +44,7 @@ impl StreamReader {
     }
 }
 
-impl AsyncRead for StreamReader {
+impl<P: Parts + Unpin> AsyncRead for StreamReader<P> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -40,9 +52,9 @@ impl AsyncRead for StreamReader {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         while this.data.is_empty() {
-            this.data = match ready!(this.stream.poll_data(cx)) {
+            this.data = match ready!(this.stream.poll_next(cx)) {
                 None => return Poll::Ready(Ok(())),
-                Some(data) => data.map_err(io::Error::other)?,
+                Some(data) => data?,
             };
             // An empty frame is not EOF.
         }

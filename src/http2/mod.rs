@@ -18,7 +18,7 @@ mod waiting;
 mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, Windows};
-pub(crate) use self::byte_stream::{StreamReader, StreamWriter};
+pub(crate) use self::byte_stream::{Parts, StreamReader, StreamWriter};
 pub(crate) use self::held::{
     SCARCE_READ, Unread, divide as divide_memory, is_scarce as is_memory_scarce,
 };

@@ -35,6 +35,19 @@ impl From<h2::Error> for Unsent {
     }
 }
 
+/// Counts what stays allocated of a body, and of the data that was taken from it, while the client takes nothing.
+pub(super) fn count_unsent(
+    (unsent, data): (&mut Option<Waiting>, &mut Bytes),
+    mut body: Pin<&mut ResponseBody>,
+    bodies: &Rc<Bodies>,
+    cx: &Context<'_>,
+) {
+    if unsent.is_none() {
+        let bytes = leave_read_buffer(data) + body.compact();
+        *unsent = (bytes > 0).then(|| Waiting::new(bodies, bytes, cx));
+    }
+}
+
 /// A response body being sent.
 pub(super) struct BodySender {
     sender: SendStream<Bytes>,
@@ -88,22 +101,6 @@ impl BodySender {
         }
     }
 
-    /// Counts what stays allocated while the client takes nothing.
-    fn count_unsent(
-        &mut self,
-        cx: &Context<'_>,
-        mut body: Pin<&mut ResponseBody>,
-        bodies: &Rc<Bodies>,
-    ) {
-        if self.unsent.is_some() {
-            return;
-        }
-        let bytes = leave_read_buffer(&mut self.data) + body.compact();
-        if bytes > 0 {
-            self.unsent = Some(Waiting::new(bodies, bytes, cx));
-        }
-    }
-
     /// Passes h2 no more data than the client's window allows, so that a blocked write is visible here and not hidden in
     /// h2's buffer. Only a [`SMALL_END`] may wait there.
     fn poll_body(
@@ -117,7 +114,7 @@ impl BodySender {
         loop {
             while !self.data.is_empty() {
                 let Poll::Ready(sent) = self.poll_send(cx, queue) else {
-                    self.count_unsent(cx, body, bodies);
+                    count_unsent((&mut self.unsent, &mut self.data), body, bodies, cx);
                     return Poll::Pending;
                 };
                 sent?;
@@ -130,7 +127,7 @@ impl BodySender {
                 return self.poll_trailers(cx, bodies);
             }
             let Poll::Ready(room) = self.poll_room(cx, queue) else {
-                self.count_unsent(cx, body, bodies);
+                count_unsent((&mut self.unsent, &mut self.data), body, bodies, cx);
                 return Poll::Pending;
             };
             room?;

@@ -121,9 +121,8 @@ fn first_host(extension: &[u8]) -> Option<Box<str>> {
         let kind = names.take(1)?[0];
         let name = names.vector16()?;
         if kind == HOST_NAME {
-            let name = name.strip_suffix(b".").unwrap_or(name);
             let name = std::str::from_utf8(name).ok().filter(|it| it.is_ascii())?;
-            return Some(name.to_ascii_lowercase().into());
+            return Some(normalized(name));
         }
     }
 }

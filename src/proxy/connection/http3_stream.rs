@@ -10,15 +10,15 @@ use http::{Method, Response};
 use http_body::Body;
 use quinn::{RecvStream, SendStream};
 
+use super::body_sender::count_unsent;
 use super::http3_head::{Arrived, code_of};
 use super::http3_limits::stream_window;
 use super::http3_shared::{OpenStream, Shared};
-use super::http3_tunnel::{TunnelReader, TunnelWriter};
+use super::http3_tunnel::TunnelWriter;
 use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
 use super::{http3_head, stream_response, upgrade};
-use crate::byte_chain::leave_read_buffer;
-use crate::http2::Waiting;
+use crate::http2::{StreamReader, Waiting};
 use crate::http3::Code;
 use crate::ir::grpc::is_grpc;
 use crate::proxy::activity::{Activity, Phase};
@@ -186,7 +186,7 @@ impl Stream {
         let client = &self.connection.client;
         stream_response::complete_headers(client, &mut head.headers);
         self.outbound.push_head(head.status, &head.headers);
-        let reader = TunnelReader::new(self.inbound.clone());
+        let reader = StreamReader::new(self.inbound.clone());
         let writer = TunnelWriter::new(self.outbound.clone());
         let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
         let mut relayed = pin!(upgrade::relay_stream(tunnel, reader, writer, clock, idle));
@@ -354,7 +354,8 @@ impl BodySender {
                 if stream.connection.grow_send_window() {
                     continue;
                 }
-                self.count_unsent(cx, body, stream);
+                let unsent = (&mut self.unsent, &mut self.data);
+                count_unsent(unsent, body, &stream.connection.bodies, cx);
                 return Poll::Pending;
             };
             sent?;
@@ -397,21 +398,6 @@ impl BodySender {
         }
         let flushed = stream.outbound.poll_flush(cx);
         flushed.map_err(|Lost| Ended::Lost)
-    }
-
-    /// Counts what stays allocated while the client takes nothing.
-    fn count_unsent(
-        &mut self,
-        cx: &Context<'_>,
-        mut body: Pin<&mut ResponseBody>,
-        stream: &Stream,
-    ) {
-        if self.unsent.is_none() {
-            let bytes = leave_read_buffer(&mut self.data) + body.compact();
-            if bytes > 0 {
-                self.unsent = Some(Waiting::new(&stream.connection.bodies, bytes, cx));
-            }
-        }
     }
 }
 

@@ -5,57 +5,25 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
 
 use super::splice::MaybeSocket;
+use crate::http2::Parts;
 use crate::proxy::body::inbound::{Inbound, Part};
 use crate::proxy::response::outbound::Outbound;
 
 /// Maximum size of a DATA frame that is written.
 const MAX_WRITE: usize = 16 * 1024;
 
-/// Bytes that the client sends.
-pub(super) struct TunnelReader {
-    stream: Rc<Inbound>,
-    data: Bytes,
-}
-
-impl TunnelReader {
-    pub(super) fn new(stream: Rc<Inbound>) -> Self {
-        Self {
-            stream,
-            data: Bytes::new(),
-        }
-    }
-}
-
-impl MaybeSocket for TunnelReader {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
-    }
-}
-
-impl AsyncRead for TunnelReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if this.data.is_empty() {
-            match ready!(this.stream.poll_part(cx)) {
-                Ok(Some(Part::Content(data))) => this.data = data,
-                // There are no trailers after a CONNECT.
-                Ok(Some(Part::Trailers(_)) | None) => return Poll::Ready(Ok(())),
-                Err(failure) => return Poll::Ready(Err(io::Error::other(failure))),
-            }
-        }
-        let count = this.data.len().min(buffer.remaining());
-        buffer.put_slice(&this.data[..count]);
-        this.data.advance(count);
-        Poll::Ready(Ok(()))
+impl Parts for Rc<Inbound> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        Poll::Ready(match ready!(self.poll_part(cx)) {
+            Ok(Some(Part::Content(data))) => Some(Ok(data)),
+            // There are no trailers after a CONNECT.
+            Ok(Some(Part::Trailers(_)) | None) => None,
+            Err(failure) => Some(Err(io::Error::other(failure))),
+        })
     }
 }
 
@@ -80,11 +48,7 @@ impl TunnelWriter {
     }
 }
 
-impl MaybeSocket for TunnelWriter {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
-    }
-}
+impl MaybeSocket for TunnelWriter {}
 
 impl AsyncWrite for TunnelWriter {
     fn poll_write(

@@ -11,7 +11,9 @@ use crate::upstream::{Io, UpgradedIo};
 /// A stream, or one direction of it, that may be a socket without anything above it.
 pub(super) trait MaybeSocket {
     /// Passes on the socket whose bytes are those of the stream; `None` if there is none.
-    fn with_socket<V>(&self, use_socket: impl FnOnce(&TcpStream) -> V) -> Option<V>;
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
 }
 
 impl MaybeSocket for &mut UpgradedIo {
@@ -20,17 +22,9 @@ impl MaybeSocket for &mut UpgradedIo {
     }
 }
 
-impl MaybeSocket for StreamReader {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
-    }
-}
+impl<P> MaybeSocket for StreamReader<P> {}
 
-impl MaybeSocket for &mut StreamWriter {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
-    }
-}
+impl MaybeSocket for &mut StreamWriter {}
 
 impl MaybeSocket for &mut Io {
     fn with_socket<V>(&self, use_socket: impl FnOnce(&TcpStream) -> V) -> Option<V> {
