@@ -241,7 +241,7 @@ macro_rules! snapshot {
 
             /// Removes an object by reference. Returns whether it existed.
             pub fn remove(&mut self, name: &ObjectRef) -> bool {
-                let key = Key::new(&name.namespace, &name.name);
+                let key = name.key();
                 match (&*name.group, &*name.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.remove(&key),)+
                     _ => false,

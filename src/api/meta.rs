@@ -1,14 +1,12 @@
 //! Parts that all objects share: metadata, and the trait for kinds.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use thin_vec::ThinVec;
 
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::by_text;
+use crate::ir::object_ref::Key;
 use crate::ir::sharing::{Text, TextMap};
 use crate::ir::time::Time;
 
@@ -70,51 +68,6 @@ impl UnknownFields {
     pub(super) fn push(&mut self, field: Box<str>) {
         if !self.0.contains(&field) {
             self.0.push(field);
-        }
-    }
-}
-
-/// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all
-/// steps break ties as the API does.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Namespace, empty when cluster-scoped.
-    pub namespace: Text,
-    /// Name.
-    pub name: Text,
-}
-
-impl Key {
-    /// Creates a key.
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-}
-
-impl Ord for Key {
-    fn cmp(&self, other: &Self) -> Ordering {
-        by_text(
-            (&self.namespace, &self.name),
-            (&other.namespace, &other.name),
-        )
-    }
-}
-
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            write!(f, "{}/{}", self.namespace, self.name)
         }
     }
 }

@@ -51,7 +51,7 @@ pub mod xbackend;
 mod tests;
 
 pub use admission::{Admission, admit, admit_at};
-pub use meta::{Key, ObjectMeta, Resource, UnknownFields};
+pub use meta::{ObjectMeta, Resource, UnknownFields};
 pub use object::{Kind, Object};
 pub use protection::{Protection, protecting_kind, protection, protects, waits};
 pub(crate) use schema::nearest;
@@ -62,5 +62,5 @@ pub use violation::Violation;
 pub use whole::{decode_whole, decode_whole_event, unknown_to_sender};
 
 pub use crate::ir::ObjectRef;
-pub use crate::ir::object_ref::group_and_version;
+pub use crate::ir::object_ref::{Key, group_and_version};
 pub use crate::ir::sharing::Text;

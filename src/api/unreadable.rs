@@ -12,7 +12,7 @@ use super::backend_tls_override::BackendTlsOverride;
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::core::Service;
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
-use super::meta::{Key, ObjectMeta, Resource};
+use super::meta::{ObjectMeta, Resource};
 use super::object::{Kind, Object};
 use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
@@ -22,7 +22,7 @@ use super::service_import::ServiceImport;
 use super::violation::Violation;
 use crate::finding::Severity;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, Key};
 use crate::ir::sharing::Text;
 
 /// Maximum number of targets that are read. A valid policy has 16.

@@ -220,16 +220,47 @@ fn text<'a>((namespace, name): (&'a str, &'a str)) -> impl Iterator<Item = u8> +
     namespace.bytes().chain(separator).chain(name.bytes())
 }
 
-/// Namespace and name of an object, in the order of [`by_text`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QualifiedName {
-    /// Namespace.
+/// Namespace and name: identifies an object among those of its kind. In the order of [`by_text`], so that all steps break
+/// ties as the API does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Namespace, empty when cluster-scoped.
     pub namespace: Text,
     /// Name.
     pub name: Text,
 }
 
-impl Ord for QualifiedName {
+impl Key {
+    /// Creates a key.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl ObjectName {
+    /// Returns the name without group and kind.
+    pub fn key(&self) -> Key {
+        Key {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
         by_text(
             (&self.namespace, &self.name),
@@ -238,7 +269,7 @@ impl Ord for QualifiedName {
     }
 }
 
-impl PartialOrd for QualifiedName {
+impl PartialOrd for Key {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }

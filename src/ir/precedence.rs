@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::object_ref::QualifiedName;
+use super::object_ref::Key;
 use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 use super::time::Time;
 
@@ -17,7 +17,7 @@ pub struct Precedence {
     /// Creation time; older is first, and `None` counts as oldest.
     pub created: Option<Time>,
     /// Namespace and name of the route, in the order of their text.
-    pub route: QualifiedName,
+    pub route: Key,
     /// Index of the rule.
     pub rule: usize,
     /// Index of the match.
@@ -74,10 +74,7 @@ impl Precedence {
             priority: Reverse(priority),
             specificity,
             created,
-            route: QualifiedName {
-                namespace: rule.id.route.namespace.clone(),
-                name: rule.id.route.name.clone(),
-            },
+            route: rule.id.route.key(),
             rule: rule.id.index,
             r#match: index,
         }

@@ -31,7 +31,7 @@ impl Problems {
     pub(super) fn keys(&self, kind: &Kind) -> impl Iterator<Item = Key> {
         let of_kind = |name: &&ObjectRef| (&*name.group, &*name.kind) == (kind.group, kind.kind);
         let names = self.0.keys().filter(of_kind);
-        names.map(|name| Key::new(&name.namespace, &name.name))
+        names.map(|name| name.key())
     }
 
     /// Returns all problems, in the order of the objects.

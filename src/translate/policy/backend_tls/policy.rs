@@ -7,7 +7,7 @@ use std::fmt;
 use crate::api::ObjectMeta;
 use crate::api::policy::{FromRef, TlsPolicy};
 use crate::ir::Time;
-use crate::ir::object_ref::{GATEWAY_GROUP, QualifiedName};
+use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::settings::permissions::PolicyLevel;
 
@@ -130,10 +130,7 @@ impl TargetPolicy for Policy {
     }
 
     fn by_age(&self, other: &Self) -> Ordering {
-        let age = |policy: &Self| {
-            let (namespace, name) = (policy.name.namespace.clone(), policy.name.name.clone());
-            (policy.created, QualifiedName { namespace, name })
-        };
+        let age = |policy: &Self| (policy.created, policy.name.key());
         let kinds = || self.name.kind.cmp(&other.name.kind);
         age(self).cmp(&age(other)).then_with(kinds)
     }
