@@ -1,13 +1,14 @@
 //! `/api/v1/log-level`: the level of the log, read and set for a limited time.
 
-use std::future::pending;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::sleep_until;
 
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
+use crate::runtime::optional::or_pending;
 use crate::telemetry::log::{self, Level, LevelError};
 
 const USAGE: &str = "write /api/v1/log-level?level=debug&seconds=600";
@@ -43,14 +44,9 @@ pub(super) fn put(query: Option<&str>, state: &AdminState) -> Reply {
 pub(super) async fn expire(state: &AdminState) {
     loop {
         let until = log::level().and_then(|level| level.until);
-        let over = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until.into()).await,
-                None => pending().await,
-            }
-        };
+        let over = until.map(|until| sleep_until(until.into()));
         tokio::select! {
-            () = over => if log::expire_level() {
+            () = or_pending(over) => if log::expire_level() {
                 log::write_line("portcullis: the log level is the configured one again");
             },
             () = state.level_set.notified() => {}

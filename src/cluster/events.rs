@@ -17,6 +17,7 @@ pub use self::notice::{EventReason, Notice};
 use self::queue::{Change, Queue, Waiting, largest};
 use self::record::{Repeat, publish};
 use crate::ir::ObjectRef;
+use crate::runtime::optional::or_pending;
 
 /// Minimum interval between two events of one object, and between two warnings about those that were dropped.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -189,7 +190,7 @@ impl Publisher {
                     Some(()) => self.take_queued(now),
                     None => return,
                 },
-                () = until(due) => self.publish_due(client).await,
+                () = or_pending(due.map(sleep_until)) => self.publish_due(client).await,
             }
         }
     }
@@ -258,13 +259,6 @@ impl Publisher {
             }
             state.published(notices, name, now);
         }
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use imbl::OrdSet;
 use tokio::sync::watch;
@@ -17,6 +17,7 @@ use crate::cluster::events::Events;
 use crate::ir::ObjectRef;
 use crate::provider::Load;
 use crate::provision::{ClassUsage, DesiredState, Failures, StreamEndpoint};
+use crate::runtime::optional::or_pending;
 use crate::status::StatusReport;
 use crate::status::lease::Leadership;
 use crate::status::writer::Statuses;
@@ -102,7 +103,7 @@ pub async fn run<P>(
             Ok(()) = inputs.ca_bundle.changed() => {}
             Ok(()) = inputs.leadership.changed() => {}
             Ok(()) = inputs.bundle_version.changed() => {}
-            () = deadline(until) => {}
+            () = or_pending(until.map(|until| sleep_until(until.into()))) => {}
         }
     }
 }
@@ -114,13 +115,6 @@ fn endpoint(ca_bundle: Option<&str>, pods: &PodSettings) -> Option<StreamEndpoin
         ca: ca.to_owned(),
         arguments: pods.arguments.clone(),
     })
-}
-
-async fn deadline(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Translates new objects, evaluates the data planes, and publishes changes.

@@ -22,6 +22,7 @@ pub use self::lookup::SystemLookup;
 
 use crate::ir::sharing::Text;
 use crate::runtime::backoff::Backoff;
+use crate::runtime::optional::or_pending;
 use crate::telemetry::metrics::{DnsStats, LookupResult};
 
 /// Minimum and maximum time until a name is resolved again, regardless of its TTL.
@@ -148,7 +149,7 @@ impl<L: Lookup> Names<L> {
                         return;
                     }
                 }
-                () = at(next) => {}
+                () = or_pending(next.map(sleep_until)) => {}
             }
         }
     }
@@ -284,11 +285,4 @@ impl Name {
 fn list(addresses: &[IpAddr]) -> String {
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     addresses.join(", ")
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
 }

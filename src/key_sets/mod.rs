@@ -26,6 +26,7 @@ use crate::dns::{AllowedAddresses, Lookup};
 use crate::https::HttpsClient;
 use crate::key_requests::KeyRequests;
 use crate::provider::Load;
+use crate::runtime::optional::or_pending;
 use crate::snapshot::{Objects, Snapshot};
 use crate::telemetry::metrics::{KeySetStats, KeySetTotals};
 use crate::translate::{
@@ -117,7 +118,7 @@ impl<L: Lookup + Send + 'static> KeySets<L> {
                         continue;
                     }
                 }
-                () = at(next) => {}
+                () = or_pending(next.map(sleep_until)) => {}
             }
             next = self.start(Instant::now());
         }
@@ -289,13 +290,5 @@ fn empty(key: &Key) -> KeySet {
             ..ObjectMeta::default()
         },
         ..KeySet::default()
-    }
-}
-
-/// Waits until an instant; without one, forever.
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }

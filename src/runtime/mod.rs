@@ -7,5 +7,6 @@ pub mod backoff;
 pub mod clock;
 pub mod descriptors;
 pub mod monotonic;
+pub mod optional;
 pub mod per_worker;
 pub mod shutdown;

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::api_server::describe;
+use crate::runtime::optional::or_pending;
 
 /// Duration of a Lease without renewal, and so the longest time without a leader after the leader
 /// dies.
@@ -151,7 +152,7 @@ impl Candidate {
             let tried = tokio::select! {
                 biased;
                 // Polled first: a response that arrives after the deadline must not be acted on.
-                () = at(deadline) => Err("it was not renewed in time".to_owned()),
+                () = or_pending(deadline.map(sleep_until)) => Err("it was not renewed in time".to_owned()),
                 tried = self.acquire() => tried,
             };
             match tried {
@@ -353,14 +354,6 @@ fn annotate(lease: &mut Lease, address: Option<&String>) {
                 annotations.remove(STREAM_ADDRESS);
             }
         }
-    }
-}
-
-/// Completes at `time`; never if it is `None`.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -18,6 +18,7 @@ use super::weights::Step;
 use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::{self, OutputFormat};
 use crate::cli::table::{Table, header, of_number};
+use crate::runtime::optional::or_pending;
 use crate::settings::NamespacedName;
 
 /// Time between tables.
@@ -66,14 +67,8 @@ pub(super) async fn watch(
         scraper: Scraper::new(cluster, settings.name, settings.gateways, settings.admin),
         screen: Screen::new(),
     };
-    let end = async {
-        match settings.length {
-            Some(length) => sleep(length).await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
-        () = end => {}
+        () = or_pending(settings.length.map(sleep)) => {}
         stopped = super::super::signals::stopped() => return Ok(stopped.map(|()| ExitCode::SUCCESS)?),
         code = watching.run() => return code,
     }

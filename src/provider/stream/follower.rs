@@ -18,6 +18,7 @@ use crate::ir::ObjectRef;
 use crate::key_requests::KeyRequests;
 use crate::provider::Load;
 use crate::runtime::backoff::Backoff;
+use crate::runtime::optional::or_pending;
 use crate::wire::{KeySetName, Serves, Update};
 
 /// Maximum delay before reconnecting after a stream that worked. Spreads the reconnects of all pods when a controller
@@ -148,7 +149,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                 key_sets = asked(&self.outgoing.key_requests, self.ask_at), if self.has_begun() => {
                     self.ask(key_sets);
                 }
-                () = held(self.held_until) => self.publish_copy(),
+                () = or_pending(self.held_until.map(sleep_until)) => self.publish_copy(),
                 () = self.loads.closed() => return,
             }
         }
@@ -386,10 +387,7 @@ async fn asked(requests: &KeyRequests, at: Instant) -> Vec<KeySetName> {
 
 /// Returns the next update of a connection. Pending forever without a connection.
 async fn next(connection: &mut Option<Connection>) -> Result<Update, Failure> {
-    match connection {
-        Some(connection) => connection.session.next().await,
-        None => std::future::pending().await,
-    }
+    or_pending(connection.as_mut().map(|it| it.session.next())).await
 }
 
 /// Applies an update and returns the next step.
@@ -415,14 +413,6 @@ fn step(
 /// Returns a random delay between half and all of `wait`.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.0))
-}
-
-/// Ends when a copy has waited long enough for a controller. Pending forever without one that waits. Cancel safe.
-async fn held(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]
