@@ -94,18 +94,20 @@ impl<B: Replay> ResponseBody<B> {
 
     /// Returns the connection, or the stream of it, after a 101.
     pub fn into_upgraded(self) -> Option<Upgraded> {
-        let (carrier, first) = match self.exchange {
+        let (carrier, slot, first) = match self.exchange {
             Exchange::Http1(exchange) => {
                 let (io, first) = exchange.into_upgraded()?.into_parts();
-                (Carrier::Connection(Box::new(io)), first)
+                (Carrier::Connection(Box::new(io)), None, first)
             }
-            Exchange::Http2(exchange) => (
-                Carrier::Stream(Box::new(exchange.into_tunnel()?)),
-                Bytes::new(),
-            ),
+            Exchange::Http2(exchange) => {
+                let (tunnel, slot) = exchange.into_tunnel()?;
+                let carrier = Carrier::Stream(Box::new(tunnel));
+                (carrier, Some(slot), Bytes::new())
+            }
         };
         Some(Upgraded {
             io: UpgradedIo(carrier),
+            _slot: slot,
             first,
             in_flight: self.in_flight,
         })

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::net::TcpStream;
 
 use super::byte_stream::byte_stream_by_variant;
-use super::http2::Tunnel;
+use super::http2::{Slot, Tunnel};
 use super::in_flight::InFlight;
 use super::io::Io;
 use super::unanswered::Unacknowledged;
@@ -15,6 +15,8 @@ use super::unanswered::Unacknowledged;
 pub struct Upgraded {
     /// The bytes.
     pub io: UpgradedIo,
+    /// That of a stream.
+    pub(super) _slot: Option<Slot>,
     /// Data that the backend sent after its 101.
     pub first: Bytes,
     pub(super) in_flight: InFlight,

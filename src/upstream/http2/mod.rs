@@ -251,10 +251,10 @@ impl<B: Replay> Exchange<B> {
         self.body.take_if(|_| is_rewound)
     }
 
-    /// Returns the WebSocket after its 101.
-    pub(super) fn into_tunnel(self) -> Option<Tunnel> {
-        let websocket = self.websocket?;
-        Some(websocket.into_tunnel(self.incoming?, self.slot))
+    /// Returns the WebSocket after its 101, and what has to be kept as long.
+    pub(super) fn into_tunnel(self) -> Option<(Tunnel, Slot)> {
+        let tunnel = self.websocket?.into_tunnel(self.incoming?, &self.slot);
+        Some((tunnel, self.slot))
     }
 
     /// Stops keeping the request body for a replay.

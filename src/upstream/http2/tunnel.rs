@@ -1,16 +1,12 @@
 //! A WebSocket on a stream of a backend's connection (RFC 8441): an extended CONNECT in place of the upgrade of HTTP/1.1, whose
 //! response becomes that of the upgrade.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
 use h2::SendStream;
 use h2::ext::Protocol;
 use http::header::{CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Request};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{Join, join};
 
 use super::connection::Slot;
 use crate::http2::{Body, StreamReader, StreamWriter};
@@ -47,46 +43,11 @@ impl Handshake {
     }
 
     /// Returns the tunnel with the data of a 2xx.
-    pub(super) fn into_tunnel(self, incoming: Body, slot: Slot) -> Tunnel {
-        Tunnel {
-            reader: StreamReader::new(incoming),
-            writer: StreamWriter::new(self.stream, slot.bodies().clone()),
-            _slot: slot,
-        }
+    pub(super) fn into_tunnel(self, incoming: Body, slot: &Slot) -> Tunnel {
+        let writer = StreamWriter::new(self.stream, slot.bodies().clone());
+        join(StreamReader::new(incoming), writer)
     }
 }
 
 /// The bytes of a WebSocket. The drop of a stream that has not ended resets it.
-pub(in crate::upstream) struct Tunnel {
-    reader: StreamReader,
-    writer: StreamWriter,
-    _slot: Slot,
-}
-
-impl AsyncRead for Tunnel {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Tunnel {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_shutdown(cx)
-    }
-}
+pub(in crate::upstream) type Tunnel = Join<StreamReader, StreamWriter>;
