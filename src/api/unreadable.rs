@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::slice;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -130,54 +131,40 @@ pub(super) fn outcome(
     }));
     let (metadata, strategy) = (metadata(id, &written["metadata"]), strategy(spec));
     let object = match kind.kind {
-        AccessPolicy::KIND => {
-            let spec = AccessSpec {
+        AccessPolicy::KIND => Object::AccessPolicy(Arc::new(AccessPolicy {
+            metadata,
+            spec: AccessSpec {
                 target_refs: targets(spec, &TARGETS),
                 strategy,
                 ..AccessSpec::default()
-            };
-            let policy = AccessPolicy {
-                metadata,
-                spec,
-                unreadable,
-                withheld: None,
-                pending: None,
-            };
-            Object::AccessPolicy(policy.into())
-        }
+            },
+            unreadable,
+            withheld: None,
+            pending: None,
+        })),
         ClientPolicy::KIND if needs_no_address => return Outcome::Nothing,
-        ClientPolicy::KIND => {
-            let spec = ClientSpec {
+        ClientPolicy::KIND => Object::ClientPolicy(Arc::new(ClientPolicy {
+            metadata,
+            spec: ClientSpec {
                 target_refs: targets(spec, &TARGETS[..LISTENER_TARGETS]),
                 strategy,
                 ..ClientSpec::default()
-            };
-            let policy = ClientPolicy {
-                metadata,
-                spec,
-                unreadable,
-                pending: None,
-            };
-            Object::ClientPolicy(policy.into())
-        }
-        BackendTlsPolicy::KIND => {
-            let policy = BackendTlsPolicy {
-                metadata,
-                spec: backend_tls(spec),
-                unreadable,
-                pending: None,
-            };
-            Object::BackendTlsPolicy(policy.into())
-        }
-        BackendTlsOverride::KIND => {
-            let policy = BackendTlsOverride {
-                metadata,
-                spec: backend_tls(spec),
-                unreadable,
-                pending: None,
-            };
-            Object::BackendTlsOverride(policy.into())
-        }
+            },
+            unreadable,
+            pending: None,
+        })),
+        BackendTlsPolicy::KIND => Object::BackendTlsPolicy(Arc::new(BackendTlsPolicy {
+            metadata,
+            spec: backend_tls(spec),
+            unreadable,
+            pending: None,
+        })),
+        BackendTlsOverride::KIND => Object::BackendTlsOverride(Arc::new(BackendTlsOverride {
+            metadata,
+            spec: backend_tls(spec),
+            unreadable,
+            pending: None,
+        })),
         _ if is_audit(spec) => return Outcome::Nothing,
         _ => {
             let broken = || RateLimitSpec {
@@ -185,13 +172,12 @@ pub(super) fn outcome(
                 strategy,
                 ..RateLimitSpec::default()
             };
-            let policy = RateLimitPolicy {
+            Object::RateLimitPolicy(Arc::new(RateLimitPolicy {
                 metadata,
                 spec: without_audit(kind, written, findings).unwrap_or_else(broken),
                 unreadable,
                 pending: None,
-            };
-            Object::RateLimitPolicy(policy.into())
+            }))
         }
     };
     Outcome::Replaced(Box::new(object))

@@ -91,10 +91,8 @@ impl Inbox {
         if count > 0 {
             return Poll::Ready(count);
         }
-        match &mut waiting.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => waiting.waker = Some(cx.waker().clone()),
-        }
+        let waker = waiting.waker.get_or_insert_with(|| cx.waker().clone());
+        waker.clone_from(cx.waker());
         Poll::Pending
     }
 

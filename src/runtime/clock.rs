@@ -130,10 +130,8 @@ impl Deadline {
             return Poll::Ready(());
         }
         let mut waker = self.slot.waker.borrow_mut();
-        match &mut *waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => *waker = Some(cx.waker().clone()),
-        }
+        let waker = waker.get_or_insert_with(|| cx.waker().clone());
+        waker.clone_from(cx.waker());
         Poll::Pending
     }
 }

@@ -63,6 +63,12 @@ impl<T> PerWorker<T> {
         let slots = self.0.get().into_iter().flatten();
         slots.filter_map(|slot| Some(&slot.get()?.0))
     }
+
+    /// Returns the sum of a counter of all workers, modulo 2^64.
+    pub fn sum(&self, counter: impl Fn(&T) -> &Count) -> u64 {
+        let counts = self.iter().map(|it| counter(it).get());
+        counts.fold(0, u64::wrapping_add)
+    }
 }
 
 impl<T: Default> PerWorker<T> {

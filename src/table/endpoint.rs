@@ -71,12 +71,12 @@ impl Load {
 
     /// Returns the requests of all workers in flight. Reads memory that every worker writes.
     pub fn in_flight(&self) -> u64 {
-        self.0.iter().map(|load| load.in_flight.get()).sum()
+        self.0.sum(|load| &load.in_flight)
     }
 
     /// Returns the requests of all workers that were given a connection.
     pub fn total_sent(&self) -> u64 {
-        self.0.iter().map(|load| load.sent.get()).sum()
+        self.0.sum(|load| &load.sent)
     }
 }
 

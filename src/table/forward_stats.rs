@@ -60,19 +60,12 @@ impl ForwardStats {
     /// Returns the counts of all workers.
     pub fn totals(&self) -> ForwardTotals {
         ForwardTotals {
-            open: self.sum(|it| &it.open),
-            total: self.sum(|it| &it.total),
-            failed: self.sum(|it| &it.failed),
-            received: self.sum(|it| &it.received),
-            sent: self.sum(|it| &it.sent),
+            open: self.0.sum(|it| &it.open),
+            total: self.0.sum(|it| &it.total),
+            failed: self.0.sum(|it| &it.failed),
+            received: self.0.sum(|it| &it.received),
+            sent: self.0.sum(|it| &it.sent),
         }
-    }
-
-    fn sum(&self, counter: impl Fn(&ForwardCounts) -> &Count) -> u64 {
-        let counts = self.0.iter();
-        counts.fold(0, |sum: u64, counts| {
-            sum.wrapping_add(counter(counts).get())
-        })
     }
 }
 

@@ -93,7 +93,7 @@ impl RuleStats {
 
     /// Retries that the rule allowed.
     pub fn retries(&self) -> u64 {
-        self.sum(|counts| &counts.retries)
+        self.0.sum(|counts| &counts.retries)
     }
 
     /// Calls `read` with each outcome and its number of requests; several times if several workers had it.
@@ -140,14 +140,7 @@ impl RuleStats {
 
     /// Requests that have entered and not left.
     pub fn in_flight(&self) -> u64 {
-        self.sum(|counts| &counts.in_flight)
-    }
-
-    fn sum(&self, counter: impl Fn(&RuleCounts) -> &Count) -> u64 {
-        let counts = self.0.iter();
-        counts.fold(0, |sum: u64, counts| {
-            sum.wrapping_add(counter(counts).get())
-        })
+        self.0.sum(|counts| &counts.in_flight)
     }
 }
 

@@ -194,10 +194,8 @@ impl Inbound {
 
     fn set_task(&self, cx: &Context<'_>) {
         let mut task = self.task.borrow_mut();
-        match &mut *task {
-            Some(task) => task.clone_from(cx.waker()),
-            None => *task = Some(cx.waker().clone()),
-        }
+        let task = task.get_or_insert_with(|| cx.waker().clone());
+        task.clone_from(cx.waker());
     }
 
     /// Asks the client to send no more.

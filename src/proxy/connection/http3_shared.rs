@@ -82,10 +82,8 @@ impl Shared {
     /// Remembers the task of the connection.
     pub(super) fn set_task(&self, cx: &Context<'_>) {
         let mut task = self.task.borrow_mut();
-        match &mut *task {
-            Some(task) => task.clone_from(cx.waker()),
-            None => *task = Some(cx.waker().clone()),
-        }
+        let task = task.get_or_insert_with(|| cx.waker().clone());
+        task.clone_from(cx.waker());
     }
 
     /// Wakes the task of the connection.

@@ -177,9 +177,8 @@ fn credentials(
     // With a session, the request needs no token.
     let waives = oidc.as_ref().is_some_and(|it| it.ir.pass_through_bearer);
     let needs_token = match lacking.token {
-        None => false,
         Some(NoToken::Missing) => !waives,
-        Some(NoToken::Invalid | NoToken::WithoutKeys) => true,
+        token => token.is_some(),
     };
     let (key, token) = (key.flatten(), token.and_then(Result::ok));
     let has_other = key.is_some() || token.is_some();
@@ -204,15 +203,14 @@ fn credentials(
     };
     // The server is asked last, and what clients say in its name is removed even if it is not asked.
     let waits = external.is_some() || oidc.is_some();
-    let known_session = |identity: &Identity| match (oidc, external) {
-        (Some(oidc), None) if identity.needs_session() => session(oidc, arrival, view),
-        _ => None,
-    };
     let valid = |mut identity: Identity| {
         if !waits {
             return Ok(Credentials::Valid(identity));
         }
-        identity.session = known_session(&identity);
+        identity.session = match (oidc, external) {
+            (Some(oidc), None) if identity.needs_session() => session(oidc, arrival, view),
+            _ => None,
+        };
         match identity.session {
             Some(_) => Ok(Credentials::Valid(identity)),
             None => unverified(identity, None),
@@ -223,9 +221,8 @@ fn credentials(
         (_, Some(User::Valid(user))) => valid(identity(Some(user))),
         (Require::Any, _) if has_other => valid(identity(None)),
         (_, Some(User::Unverified(password))) => unverified(identity(None), Some(password)),
-        (Require::All, _) => valid(identity(None)),
-        (Require::Any, _) if waits => valid(identity(None)),
-        (Require::Any, _) => Err(refusal(authentication, lacking)),
+        (Require::Any, _) if !waits => Err(refusal(authentication, lacking)),
+        (Require::All | Require::Any, _) => valid(identity(None)),
     }
 }
 

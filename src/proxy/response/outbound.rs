@@ -108,10 +108,8 @@ impl Outbound {
     /// Ready when QUIC has taken everything that was added. Wakes the same task from then on.
     pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
         let state = &mut *self.0.borrow_mut();
-        match &mut state.task {
-            Some(task) => task.clone_from(cx.waker()),
-            None => state.task = Some(cx.waker().clone()),
-        }
+        let task = state.task.get_or_insert_with(|| cx.waker().clone());
+        task.clone_from(cx.waker());
         state.poll_flush(cx)
     }
 

@@ -77,16 +77,7 @@ impl RouteRequests<'_> {
             let pool = pool.object_ref();
             self.input.read(|| Source::RequestsTo(pool.clone()));
             let senders = self.routes.backend_senders(self.parents, &pool);
-            senders.into_iter().filter_map(move |gateway| {
-                let place = self.parents.of_gateway(&gateway).next()?;
-                Some(Use {
-                    listener: ListenerKey::clone(&self.parents[place].key),
-                    gateway,
-                    route: pool.clone(),
-                    rule: None,
-                    is_fetch: true,
-                })
-            })
+            self.of_gateways(senders, pool, true)
         })
     }
 
@@ -99,16 +90,26 @@ impl RouteRequests<'_> {
         permitted.flat_map(move |(policy, targets)| {
             let listeners = targets.into_iter().flat_map(|it| self.listeners_of(it));
             let gateways: BTreeSet<_> = listeners.map(|(gateway, _)| gateway).collect();
-            gateways.into_iter().filter_map(move |gateway| {
-                // Policies on TLS apply to all of these requests as to those of one listener.
-                let place = self.parents.of_gateway(&gateway).next()?;
-                Some(Use {
-                    listener: ListenerKey::clone(&self.parents[place].key),
-                    gateway,
-                    route: policy.clone(),
-                    rule: None,
-                    is_fetch,
-                })
+            self.of_gateways(gateways, policy.clone(), is_fetch)
+        })
+    }
+
+    /// Returns the requests of a policy or a pool through Gateways.
+    fn of_gateways(
+        &self,
+        gateways: BTreeSet<ObjectRef>,
+        object: ObjectRef,
+        is_fetch: bool,
+    ) -> impl Iterator<Item = Use> {
+        gateways.into_iter().filter_map(move |gateway| {
+            // Policies on TLS apply to all of these requests as to those of one listener.
+            let place = self.parents.of_gateway(&gateway).next()?;
+            Some(Use {
+                listener: ListenerKey::clone(&self.parents[place].key),
+                gateway,
+                route: object.clone(),
+                rule: None,
+                is_fetch,
             })
         })
     }
