@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use http::HeaderValue;
-use rustls::ServerConfig;
 
 use super::alt_svc;
 use super::class_counts::ClassCounts;
@@ -182,11 +181,6 @@ impl Port {
     /// Returns how [`Self::listener_for_sni`] terminates TLS. If `None`, the handshake must be refused.
     pub fn server(&self, sni: Option<&str>) -> Option<&Arc<Server>> {
         self.listener_for_sni(sni)?.server.as_ref()
-    }
-
-    /// Returns the TLS configuration of [`Self::server`].
-    pub fn server_config(&self, sni: Option<&str>) -> Option<&Arc<ServerConfig>> {
-        self.server(sni).map(|server| &server.config)
     }
 }
 

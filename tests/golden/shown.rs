@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use portcullis::ir::BindReport;
+use portcullis::status::BoundReport;
 use portcullis::translate::Translation;
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ pub(crate) fn shown(translation: &Translation, binds: &Option<BindReport>) -> Va
 /// Returns everything that a translation serializes.
 pub(crate) fn full(translation: &Translation, binds: &Option<BindReport>) -> Value {
     let report = match binds {
-        Some(binds) => translation.report.clone().with_binds(binds),
+        Some(binds) => BoundReport::default().follow(translation.report.clone(), binds),
         None => translation.report.clone(),
     };
     let planes = translation.data_planes.iter();

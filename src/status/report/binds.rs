@@ -9,14 +9,6 @@ use crate::ir::{Bind, BindReport, Transport};
 use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use crate::status::status_map::StatusMap;
 
-impl StatusReport {
-    /// Returns the report after binding: listeners without a bound socket are not programmed.
-    #[must_use]
-    pub fn with_binds(self, binds: &BindReport) -> Self {
-        BoundReport::default().follow(self, binds)
-    }
-}
-
 /// The last report before and after binding. A status that both reports share is not computed again.
 #[derive(Debug, Default)]
 pub struct BoundReport {
@@ -26,7 +18,7 @@ pub struct BoundReport {
 }
 
 impl BoundReport {
-    /// Returns the next report after binding, as [`StatusReport::with_binds`] does.
+    /// Returns the next report after binding: listeners without a bound socket are not programmed.
     pub fn follow(&mut self, unbound: StatusReport, binds: &BindReport) -> StatusReport {
         if self.binds != *binds {
             *self = Self {

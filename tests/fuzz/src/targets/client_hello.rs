@@ -83,10 +83,10 @@ fn greet(data: &[u8], size: usize) -> Outcome {
         .server_name()
         .map(str::to_ascii_lowercase);
     assert!(sni.as_deref() != Some(""), "an empty server name");
-    let Some(config) = port().server_config(sni.as_deref()) else {
+    let Some(server) = port().server(sni.as_deref()) else {
         return Outcome::Unrecognized(sni);
     };
-    match accepted.into_connection(config.clone()) {
+    match accepted.into_connection(server.config.clone()) {
         Ok(connection) => go_on(connection, pieces, sni),
         Err((_, mut alert)) => {
             alert.write_all(&mut Vec::new()).expect("memory takes it");
@@ -143,8 +143,9 @@ static CLIENTS: LazyLock<[Arc<ClientConfig>; 2]> = LazyLock::new(|| {
         let client = client(version);
         let mut one = ClientConnection::new(client.clone(), name(0)).expect("a connection begins");
         let config = port()
-            .server_config(Some("a.example.com"))
+            .server(Some("a.example.com"))
             .expect("is served")
+            .config
             .clone();
         let mut other = ServerConnection::new(config).expect("a connection begins");
         while one.wants_write() || other.wants_write() {

@@ -41,7 +41,7 @@ pub fn check(data: &[u8]) -> bool {
 }
 
 fn check_port(port: &Port, parts: &Parts, host: &str) {
-    port.server_config(Some(host));
+    port.server(Some(host));
     let Some(listener) = port.listener(host) else {
         return;
     };
