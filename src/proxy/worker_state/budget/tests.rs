@@ -18,6 +18,13 @@ impl Wake for Woken {
     }
 }
 
+/// Returns the waker of a task, and what says how often it was woken.
+fn task() -> (Waker, impl Fn() -> usize) {
+    let woken = Arc::new(Woken::default());
+    let waker = woken.clone().into();
+    (waker, move || woken.0.load(Ordering::Relaxed))
+}
+
 /// Takes all that a new connection from `address` can get, in small steps.
 fn greedy(budget: &Rc<Budget>, address: &str) -> Held {
     let mut held = Held::none(&budget.share(address.parse().unwrap()));
@@ -74,10 +81,8 @@ fn first_bytes_of_a_client_are_permitted() {
 fn task_is_woken_once_its_client_may_hold_more() {
     let budget = Budget::new(LIMIT, CONNECTION);
     let share = budget.share("192.0.2.1".parse().unwrap());
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken.clone());
+    let (waker, times) = task();
     let cx = Context::from_waker(&waker);
-    let times = || woken.0.load(Ordering::Relaxed);
     let most = LIMIT / (CONNECTION + 1);
     let (mut first, mut second) = (Held::none(&share), Held::none(&share));
     assert!(first.resize(most) && !second.resize_or_wait(16, &cx));
@@ -101,10 +106,8 @@ fn task_is_woken_once_its_client_may_hold_more() {
 fn freed_bytes_wake_only_as_many_tasks_as_they_suffice_for() {
     let budget = Budget::new(LIMIT, CONNECTION);
     let mut first = greedy(&budget, "192.0.2.1");
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken.clone());
+    let (waker, times) = task();
     let cx = Context::from_waker(&waker);
-    let times = || woken.0.load(Ordering::Relaxed);
     let mut waiting: Vec<_> = (0..1000).map(|_| Held::none(&first.share)).collect();
     for held in &mut waiting {
         assert!(!held.resize_or_wait(16, &cx));
@@ -129,10 +132,8 @@ fn freed_bytes_wake_only_as_many_tasks_as_they_suffice_for() {
 fn task_that_stops_waiting_holds_up_no_other() {
     let budget = Budget::new(LIMIT, CONNECTION);
     let mut first = greedy(&budget, "192.0.2.1");
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(woken.clone());
+    let (waker, times) = task();
     let cx = Context::from_waker(&waker);
-    let times = || woken.0.load(Ordering::Relaxed);
     // Another connection of the client, whose task comes first and asks for too much.
     let other = budget.share("192.0.2.1".parse().unwrap());
     let (mut large, mut small) = (Held::none(&other), Held::none(&first.share));
@@ -150,12 +151,10 @@ fn task_that_stops_waiting_holds_up_no_other() {
 #[test]
 fn tasks_that_wait_hold_up_none_of_another_client() {
     let budget = Budget::new(LIMIT, CONNECTION);
-    let [of_hostile, of_polite] = [(); 2].map(|()| Arc::new(Woken::default()));
-    let times = |task: &Arc<Woken>| task.0.load(Ordering::Relaxed);
-    let wait = |held: &Held, task: &Arc<Woken>| {
-        let waker = Waker::from(task.clone());
+    let ((of_hostile, hostile_times), (of_polite, polite_times)) = (task(), task());
+    let wait = |held: &Held, task: &Waker| {
         let mut more = Held::none(&held.share);
-        assert!(!more.resize_or_wait(16, &Context::from_waker(&waker)));
+        assert!(!more.resize_or_wait(16, &Context::from_waker(task)));
         more
     };
     let hostile: Vec<_> = (0..200).map(|_| greedy(&budget, "192.0.2.1")).collect();
@@ -163,10 +162,10 @@ fn tasks_that_wait_hold_up_none_of_another_client() {
     let waiting: Vec<_> = hostile.iter().map(|it| wait(it, &of_hostile)).collect();
     let mut next = wait(&polite, &of_polite);
     assert!(polite.resize(polite.bytes - 16));
-    assert_eq!((times(&of_polite), times(&of_hostile)), (1, 0));
+    assert_eq!((polite_times(), hostile_times()), (1, 0));
     assert!(next.resize(16));
     drop(hostile);
-    assert_eq!(times(&of_hostile), waiting.len());
+    assert_eq!(hostile_times(), waiting.len());
     drop((polite, next, waiting));
     assert_eq!((budget.held(), budget.addresses.borrow().len()), (0, 0));
     assert!(budget.waiting.borrow().is_empty());
