@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::backend_tls_policy::{BackendTlsSpec, TlsPolicy};
 use super::inherited_policy::Unreadable;
 use super::meta::ObjectMeta;
-use super::policy::{BackendTlsSpec, TlsPolicy};
 
 /// TLS settings for Services, chosen by the senders of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

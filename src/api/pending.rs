@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::access_policy::{AccessPolicy, AccessSpec};
 use super::backend_tls_override::BackendTlsOverride;
+use super::backend_tls_policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTargetRef};
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::inherited_policy::SectionTargetRef;
 use super::meta::ObjectMeta;
 use super::object::Object;
-use super::policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
 use super::reference::Role;
 

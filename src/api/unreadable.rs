@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use super::access_policy::{AccessPolicy, AccessSpec};
 use super::backend_tls_override::BackendTlsOverride;
+use super::backend_tls_policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::core::Service;
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, Resource};
 use super::object::{Kind, Object};
-use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
 use super::release_backend::ReleaseBackend;
 use super::schema;

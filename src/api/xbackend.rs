@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::backend_tls_policy::BackendTlsValidation;
 use super::meta::ObjectMeta;
-use super::policy::BackendTlsValidation;
 use super::reference::{Found, Purpose, Role, SecretRef};
 
 /// Group of the Gateway API's experimental kinds.

@@ -1,8 +1,8 @@
 //! Collects the links of an object to others, as far as translations follow them. Must not know kinds of objects.
 
 use crate::api::Resource;
+use crate::api::backend_tls_policy::BackendTlsValidation;
 use crate::api::gateway::NamespacesFrom;
-use crate::api::policy::BackendTlsValidation;
 use crate::api::reference::{Purpose, ReferenceField, Role, SecretRef};
 use crate::ir::ObjectRef;
 use crate::translate::input::Input;

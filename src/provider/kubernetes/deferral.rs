@@ -2,9 +2,9 @@
 //! less protected meanwhile. Must not know what is known.
 
 use crate::api::access_policy::AccessSpec;
+use crate::api::backend_tls_policy::{BackendTlsSpec, TlsPolicy};
 use crate::api::gateway::{GatewaySpec, Listener};
 use crate::api::kind::StatusShape;
-use crate::api::policy::{BackendTlsSpec, TlsPolicy};
 use crate::api::route_filter::RouteFilterSpec;
 use crate::api::route_policy::RouteSpec;
 use crate::api::xbackend::XBackendSpec;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::api::backend_tls_policy::BackendTlsValidation;
 use crate::api::core::{ConfigMap, Secret};
-use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
 use crate::ir::sharing::Text;

@@ -6,10 +6,10 @@
 //! objects would keep each other in a closure.
 
 use crate::api::access_policy::{AccessPolicy, AccessSpec};
+use crate::api::backend_tls_policy::TlsPolicy;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::api::key_set::KeySet;
 use crate::api::parameters::{GROUP, GatewayParameters};
-use crate::api::policy::TlsPolicy;
 use crate::api::reference::{ParentRef, Purpose, ReferenceField, Role};
 use crate::api::route_filter::RouteFilter;
 use crate::api::{Object, Resource};

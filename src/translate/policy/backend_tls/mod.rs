@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::policy::BackendTlsPolicy;
+use crate::api::backend_tls_policy::BackendTlsPolicy;
 use crate::ir::{Certificate, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 
 use crate::translate::input::Input;

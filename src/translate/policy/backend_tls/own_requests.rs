@@ -8,7 +8,7 @@ use super::applicable;
 use super::policy::{Path, Policy};
 use super::settings::Settings;
 use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::policy::{BackendTlsPolicy, TlsPolicy};
+use crate::api::backend_tls_policy::{BackendTlsPolicy, TlsPolicy};
 use crate::ir::tls::AlpnProtocol;
 use crate::ir::{ClientTls, ObjectRef, UpstreamProtocol};
 use crate::snapshot::Listed;

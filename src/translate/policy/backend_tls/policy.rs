@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::api::ObjectMeta;
-use crate::api::policy::{FromRef, TlsPolicy};
+use crate::api::backend_tls_policy::{FromRef, TlsPolicy};
 use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{ListenerKey, ObjectRef};

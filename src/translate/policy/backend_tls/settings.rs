@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::DnsName;
 
+use crate::api::backend_tls_policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
 use crate::api::core::{ConfigMap, Secret};
-use crate::api::policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
 use crate::api::reference::LocalObjectReference;
 use crate::ir::tls::{
     AlpnProtocol, Authorities, Authority, KeyPin, SubjectName, TlsVersion, Verification,
