@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::inherited_policy::Unreadable;
 use super::meta::{ObjectMeta, Resource};
-use super::reference::{Found, LocalObjectReference, Purpose, ReferenceField, Role, shapes};
+use super::reference::{
+    Found, LocalObjectReference, Purpose, ReferenceField, Role, gateway_group, shapes,
+};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// TLS settings for Services, chosen by their owners.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -179,10 +180,6 @@ pub struct FromRef {
 shapes! {
     PolicyTargetRef: it => it.namespace.as_deref().filter(|it| !it.is_empty()), None;
     FromRef: it => None, None;
-}
-
-fn gateway_group() -> String {
-    GATEWAY_GROUP.to_owned()
 }
 
 impl PolicyTargetRef {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::meta::ObjectMeta;
 use super::reference::{
     Found, LocalObjectReference, ObjectReference, ParentRef, Purpose, Role, SecretRef,
+    gateway_group,
 };
-use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
 
 /// A class of Gateways and the controller that owns them.
@@ -234,10 +234,6 @@ pub struct RouteGroupKind {
     pub group: String,
     /// Kind.
     pub kind: String,
-}
-
-fn gateway_group() -> String {
-    GATEWAY_GROUP.to_owned()
 }
 
 /// `spec.tls` of a Gateway.

@@ -12,7 +12,7 @@ use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::{Shared, Text};
 
-fn gateway_group() -> Text {
+pub(super) fn gateway_group<T: From<&'static str>>() -> T {
     GATEWAY_GROUP.into()
 }
 

@@ -27,9 +27,7 @@ use crate::provider::file::Locations;
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::snapshot::Snapshot;
-use crate::status::{
-    self, Condition, ConditionStatus, ConditionType, PlacedConditions, StatusPart, StatusReport,
-};
+use crate::status::{self, Condition, ConditionType, PlacedConditions, StatusPart, StatusReport};
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
 /// Maximum number of problems with advice on names, which takes a look at all names.
@@ -318,8 +316,7 @@ struct Summary {
 
 /// Returns the objects that are accepted as a whole or by a parent.
 fn accepted(report: &StatusReport) -> HashSet<ObjectRef> {
-    let holds =
-        |it: &Condition| it.kind == ConditionType::Accepted && it.status == ConditionStatus::True;
+    let holds = |it: &Condition| it.is_true(ConditionType::Accepted);
     let placed = report.conditions().into_iter();
     let accepted = placed.filter(|placed| placed.conditions.iter().any(holds));
     accepted.map(|placed| placed.object.clone()).collect()

@@ -63,6 +63,11 @@ impl Condition {
         self
     }
 
+    /// Reports whether it is of this type and has the status True.
+    pub fn is_true(&self, kind: ConditionType) -> bool {
+        self.kind == kind && self.status == ConditionStatus::True
+    }
+
     /// Reports whether the condition is a problem: status False for a positive condition, True for a
     /// negative one.
     pub fn is_problem(&self) -> bool {

@@ -81,9 +81,7 @@ fn parent_fault(gateway: &ObjectRef, what: &str) -> String {
 
 /// Sets the message of `Programmed` if it is True.
 fn set_notice(conditions: &mut [Condition], notice: Option<&String>) {
-    let holds = |condition: &&mut Condition| {
-        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
-    };
+    let holds = |condition: &&mut Condition| condition.is_true(ConditionType::Programmed);
     if let (Some(notice), Some(condition)) = (notice, conditions.iter_mut().find(holds)) {
         condition.message.clone_from(notice);
     }
@@ -126,8 +124,7 @@ fn without_http3(binds: &[Bind], state: &DataPlaneState) -> Option<String> {
 fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
     let programmed = |listener: &ListenerStatus| {
         let mut conditions = listener.conditions.iter();
-        conditions
-            .any(|one| one.kind == ConditionType::Programmed && one.status == ConditionStatus::True)
+        conditions.any(|one| one.is_true(ConditionType::Programmed))
     };
     let is_unbound = |listener: &ListenerStatus| {
         listener
@@ -146,9 +143,7 @@ fn unbound(listeners: &[ListenerStatus]) -> Option<(Reason, String)> {
 
 /// Sets a condition to False if it is True and there is a fault.
 fn set_false(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(Reason, String)>) {
-    let holds = |condition: &&mut Condition| {
-        condition.kind == kind && condition.status == ConditionStatus::True
-    };
+    let holds = |condition: &&mut Condition| condition.is_true(kind);
     if let (Some((reason, message)), Some(condition)) = (fault, conditions.iter_mut().find(holds)) {
         *condition = Condition::fails(
             condition.kind,

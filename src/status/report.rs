@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use super::condition::{Condition, ConditionType, Reason};
 use super::release_backend::ReleaseBackendStatuses;
 use super::status_map::StatusMap;
 use crate::api::reference::ParentRef;
@@ -180,8 +180,7 @@ impl GatewayStatus {
     /// Reports whether the Gateway is programmed.
     pub(super) fn is_programmed(&self) -> bool {
         let mut conditions = self.conditions.iter();
-        conditions
-            .any(|it| it.kind == ConditionType::Programmed && it.status == ConditionStatus::True)
+        conditions.any(|it| it.is_true(ConditionType::Programmed))
     }
 }
 
@@ -227,6 +226,7 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::condition::ConditionStatus;
 
     #[test]
     fn every_version_1_of_the_gateway_api_is_supported() {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::condition::{Condition, ConditionStatus, ConditionType};
+use super::condition::{Condition, ConditionType};
 use super::held::Held;
 use super::merge::{DesiredStatus, merge};
 use super::release_backend::ReleaseBackendStatus;
@@ -378,8 +378,7 @@ fn is_to_write(stored: &StoredStatus, desired: &ReleaseBackendStatus) -> bool {
     let conditions = value["conditions"].as_array().into_iter().flatten();
     let mut programmed = conditions.filter(|it| it["type"] == "Programmed");
     // Without the condition, no controller has written it yet.
-    let is_true =
-        |it: &Condition| it.kind == ConditionType::Programmed && it.status == ConditionStatus::True;
+    let is_true = |it: &Condition| it.is_true(ConditionType::Programmed);
     // Two that both say why it is not programmed would replace each other's reasons forever.
     let is_used = !desired.gateways.is_empty() && desired.conditions.iter().any(is_true);
     programmed.all(|it| it["status"] != "True" && is_used)

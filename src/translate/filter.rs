@@ -4,7 +4,6 @@
 mod backend;
 pub(super) mod cors;
 pub(super) mod external_auth;
-mod fault;
 mod mirror;
 pub(super) mod route_filter;
 
@@ -24,8 +23,7 @@ use crate::ir::path_normalization;
 use crate::ir::sharing::Text;
 
 use super::filter::backend::ResolveBackend;
-use super::reason::{Fault, Faults, Reason, all, both};
-use crate::translate::filter::fault::unsupported;
+use super::reason::{Fault, Faults, Reason, all, both, unsupported};
 
 /// Headers, beside the hop-by-hop ones, that frame a message or belong to one connection. Changing them would break the
 /// exchange.

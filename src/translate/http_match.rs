@@ -7,7 +7,7 @@ use crate::ir::canonical_path;
 use crate::ir::route::{Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
 use super::patterns::RoutePatterns;
-use crate::translate::reason::{Fault, Faults, Reason, all, both};
+use crate::translate::reason::{Fault, Faults, all, both, unsupported};
 
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -48,10 +48,6 @@ pub(in crate::translate) fn one(
         path,
         others: others.into(),
     })
-}
-
-pub(in crate::translate) fn unsupported(field: &str, message: &str) -> Fault {
-    Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
 fn path(

@@ -34,6 +34,11 @@ pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
 }
 
+/// Returns the fault of a field whose value is not supported.
+pub(super) fn unsupported(field: &str, message: &str) -> Fault {
+    Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
+}
+
 /// Merges several faults: the first reason, and each message once, up to [`MAX_MESSAGES`].
 pub(super) fn merge(faults: &[Fault]) -> Option<Fault> {
     let first = faults.first()?;

@@ -87,7 +87,7 @@ fn apply_binds_to_set(set: &mut ListenerSetStatus, binds: &BindReport) {
 }
 
 fn is_programmed(condition: &Condition) -> bool {
-    condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    condition.is_true(ConditionType::Programmed)
 }
 
 fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {

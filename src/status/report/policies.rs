@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{AncestorStatus, GatewayStatus, StatusReport};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use crate::status::condition::{Condition, ConditionType, Reason};
 use crate::status::status_map::StatusMap;
 
 impl StatusReport {
@@ -53,7 +53,7 @@ pub(in crate::status) fn waiting(
 }
 
 fn holds(condition: &Condition) -> bool {
-    condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    condition.is_true(ConditionType::Programmed)
 }
 
 #[cfg(test)]

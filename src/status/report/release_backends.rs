@@ -2,7 +2,7 @@
 
 use super::{GatewayStatus, StatusReport};
 use crate::ir::ObjectRef;
-use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use crate::status::condition::{Condition, ConditionType, Reason};
 use crate::status::release_backend::ReleaseBackendStatus;
 use crate::status::status_map::{StatusMap, update};
 
@@ -26,9 +26,7 @@ pub(in crate::status) fn wait_for_gateways(
     if status.gateways.iter().any(is_programmed) {
         return;
     }
-    let holds = |it: &&mut Condition| {
-        it.kind == ConditionType::Programmed && it.status == ConditionStatus::True
-    };
+    let holds = |it: &&mut Condition| it.is_true(ConditionType::Programmed);
     for condition in status.conditions.iter_mut().filter(holds) {
         let message = "no Gateway that sends requests to it is programmed yet";
         let generation = condition.observed_generation;

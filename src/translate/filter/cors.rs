@@ -9,8 +9,7 @@ use crate::api::filter::CorsFilter;
 use crate::ir::cors::{AllowedHost, AllowedOrigin, AllowedOrigins, Cors, CorsValue};
 use crate::ir::filter::Scheme;
 
-use super::fault::unsupported;
-use crate::translate::reason::{Fault, all, both};
+use crate::translate::reason::{Fault, all, both, unsupported};
 
 /// Default of `maxAge`: how long browsers may cache the response to a preflight request, in seconds.
 const DEFAULT_MAX_AGE: i32 = 5;

@@ -11,8 +11,7 @@ use crate::ir::auth_call::{AuthCall, AuthProtocol, GrpcAuth, HttpAuth};
 use crate::ir::external_auth::ExternalAuth;
 
 use super::backend::ResolveBackend;
-use super::fault::unsupported;
-use crate::translate::reason::{Fault, Faults, both};
+use crate::translate::reason::{Fault, Faults, both, unsupported};
 
 /// Translates an ExternalAuth filter.
 pub(in crate::translate) fn translate(

@@ -6,8 +6,7 @@ use crate::api::filter::{Fraction as FractionSpec, RequestMirror};
 use crate::ir::filter::{Fraction, Mirror};
 
 use super::backend::ResolveBackend;
-use super::fault::unsupported;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, unsupported};
 
 /// The denominator of a percentage, and the default denominator of a fraction.
 const HUNDRED: NonZeroU32 = NonZeroU32::MIN.saturating_add(99);

@@ -12,10 +12,9 @@ use crate::ir::path_rewrite::PathRewrite;
 use crate::ir::{Filter, ObjectRef};
 
 use crate::translate::config_map;
-use crate::translate::filter::fault::unsupported;
 use crate::translate::input::Input;
 use crate::translate::patterns::RoutePatterns;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, unsupported};
 use crate::translate::unknown_field;
 
 /// Maximum length of a body in bytes: each pod keeps it.

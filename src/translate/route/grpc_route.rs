@@ -20,11 +20,11 @@ use crate::ir::{Filter, RouteKind, Rule, RuleId};
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use crate::translate::filter;
 use crate::translate::filter::cors;
-use crate::translate::http_match::{headers, unsupported};
+use crate::translate::http_match::headers;
 use crate::translate::patterns::RoutePatterns;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
-use crate::translate::reason::{Fault, all, both};
+use crate::translate::reason::{Fault, all, both, unsupported};
 
 /// The headers of gRPC-Web calls that browsers ask for.
 const GRPC_WEB_HEADERS: &str = "content-type, grpc-timeout, x-grpc-web, x-user-agent";
