@@ -10,7 +10,6 @@ use super::meta::{ObjectMeta, Resource};
 use super::reference::{
     Found, LocalObjectReference, Purpose, ReferenceField, Role, gateway_group, shapes,
 };
-use crate::ir::ObjectRef;
 
 /// TLS settings for Services, chosen by their owners.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -180,11 +179,4 @@ pub struct FromRef {
 shapes! {
     PolicyTargetRef: it => it.namespace.as_deref().filter(|it| !it.is_empty()), None;
     FromRef: it => None, None;
-}
-
-impl PolicyTargetRef {
-    /// Returns the target of a policy in namespace `own`.
-    pub fn object_ref(&self, own: &str) -> ObjectRef {
-        self.in_role(Role::Target).object_ref(own)
-    }
 }

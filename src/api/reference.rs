@@ -159,6 +159,11 @@ macro_rules! shapes {
                         port: $port,
                     }
                 }
+
+                /// Returns the name of the other object, for an object in namespace `own`.
+                pub fn object_ref(&self, own: &str) -> $crate::ir::ObjectRef {
+                    self.in_role(Role::Target).object_ref(own)
+                }
             }
         )+
     };
@@ -281,13 +286,6 @@ pub struct BackendObjectRef {
     /// Port of the Service; required for a Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-}
-
-impl BackendObjectRef {
-    /// Returns the name of the backend, for a reference in namespace `own`.
-    pub fn object_ref(&self, own: &str) -> ObjectRef {
-        self.in_role(Role::Backend).object_ref(own)
-    }
 }
 
 /// A weighted reference to a backend. `F` is the filter type of the route kind. It has the fields of [`BackendObjectRef`] itself: within

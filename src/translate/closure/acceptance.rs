@@ -18,7 +18,7 @@ use super::super::backend::Backends;
 use super::super::budgets::Demand;
 use super::super::changes::Changes;
 use super::super::gateway::attachment::{
-    Attachment, Candidate, GatewayParents, ListenerIndex, Parent, Parents, parent_name,
+    Attachment, Candidate, GatewayParents, ListenerIndex, Parent, Parents,
 };
 use super::super::gateway::draft::draft;
 use super::super::gateway::gateway::GatewayDraft;
@@ -270,7 +270,7 @@ impl Acceptance {
             let attachment = self.parents.attach(input, &candidate, reference)?.ok()?;
             let (listener, _) = attachment.first()?;
             let gateway = self.parents[*listener].consumer.gateway.clone();
-            let parent = parent_name(reference, &name.namespace);
+            let parent = reference.object_ref(&name.namespace);
             Some((parent, gateway, attachment))
         });
         let mut attached: Vec<_> = attached.collect();

@@ -18,7 +18,6 @@ use crate::ir::{ObjectRef, RouteKind};
 
 use super::super::backend::{self, BackendKind};
 use super::super::gateway::attachment;
-use super::super::gateway::attachment::parent_name;
 use super::super::input::Input;
 use super::super::policy::inherited::access::key_backend::key_servers;
 use super::super::policy::inherited::credential::{Named, named};
@@ -165,7 +164,7 @@ impl ByKind<'_> {
         if parent.group != GATEWAY_GROUP || parent.kind != Gateway::KIND {
             return;
         }
-        let parent = parent_name(parent, &self.collector.name.namespace);
+        let parent = parent.object_ref(&self.collector.name.namespace);
         self.collector.refers_to_own_namespace();
         self.listeners(&set.spec.listeners);
         if self.acceptance.uses(self.collector.name).is_some() {
@@ -295,7 +294,7 @@ impl ByKind<'_> {
         }
         for reference in &references {
             if is_our_kind(reference) {
-                let parent = parent_name(reference, &self.collector.name.namespace);
+                let parent = reference.object_ref(&self.collector.name.namespace);
                 if acceptance.parents.select_by_label(&parent) {
                     let own = ObjectRef::core("Namespace", "", &self.collector.name.namespace);
                     self.collector.depends_on(Source::Object(own));

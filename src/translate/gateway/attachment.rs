@@ -314,7 +314,7 @@ impl Parents {
             let mut whole = named
                 .iter()
                 .filter(|reference| reference.section_name.is_none() && reference.port.is_none());
-            whole.any(|reference| parent_name(reference, &route.namespace) == *gateway)
+            whole.any(|reference| reference.object_ref(&route.namespace) == *gateway)
         };
         let defaults = self.defaults.iter().map(|(_, gateway)| gateway);
         let defaults = defaults.filter(|gateway| !is_named(gateway));
@@ -342,7 +342,7 @@ impl Parents {
         route: &Candidate<'_>,
         reference: &ParentRef,
     ) -> Option<Attachment> {
-        let parent = parent_name(reference, &route.name.namespace);
+        let parent = reference.object_ref(&route.name.namespace);
         input.read(|| Source::ListenersOf(parent.clone()));
         let declared = self.objects.get(&parent)?;
         let listener = |index: &ListenerIndex| &self[*index];
@@ -394,17 +394,6 @@ impl Parents {
         }
         Some(Ok(reached))
     }
-}
-
-/// Returns the full name of a parent that an object in `namespace` refers to.
-pub(in crate::translate) fn parent_name(reference: &ParentRef, namespace: &str) -> ObjectRef {
-    let namespace = reference.namespace.as_deref().unwrap_or(namespace);
-    ObjectRef::new(
-        &reference.group,
-        &reference.kind,
-        namespace,
-        &reference.name,
-    )
 }
 
 impl Parent {

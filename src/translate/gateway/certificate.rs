@@ -268,24 +268,13 @@ fn held_over(fault: &Fault, last: &Certificate) -> String {
     )
 }
 
-/// Returns the name of the Secret that a reference of `origin` selects.
-pub(in crate::translate) fn find_name(origin: &ObjectRef, reference: &SecretRef) -> ObjectRef {
-    let namespace = reference.namespace.as_deref().unwrap_or(&origin.namespace);
-    ObjectRef::new(
-        &reference.group,
-        &reference.kind,
-        namespace,
-        &reference.name,
-    )
-}
-
 fn find<'a>(
     input: &Input<'a>,
     origin: &ObjectRef,
     reference: &SecretRef,
     field: &str,
 ) -> Result<(ObjectRef, &'a Arc<Secret>), Fault> {
-    let name = find_name(origin, reference);
+    let name = reference.object_ref(&origin.namespace);
     if !name.is_core("Secret") {
         let problem = "is not a Secret, the only kind that is supported";
         return Err(unusable(field, &name, problem));

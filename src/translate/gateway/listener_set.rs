@@ -55,19 +55,6 @@ pub(super) fn merge<'a>(
     }
 }
 
-/// Returns the full name of the object that a set refers to.
-pub(in crate::translate) fn parent_name(set: &ListenerSet) -> ObjectRef {
-    let reference = &set.spec.parent_ref;
-    let namespace = reference.namespace.as_deref();
-    let namespace = namespace.unwrap_or(&set.metadata.namespace);
-    ObjectRef::new(
-        &reference.group,
-        &reference.kind,
-        namespace,
-        &reference.name,
-    )
-}
-
 fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Option<Fault> {
     let kind = &set.spec.parent_ref.kind;
     if kind != Gateway::KIND {

@@ -8,7 +8,6 @@ use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::status::{Condition, GatewayStatus, ListenerSetStatus};
 
 use super::gateway::is_our_class;
-use super::listener_set::parent_name;
 use crate::translate::input::{Input, Mode};
 use crate::translate::reason::{ConditionType, Reason};
 
@@ -52,7 +51,7 @@ fn gateway_is_released(input: &Input<'_>, gateway: &Gateway) -> Option<Why> {
 }
 
 fn set_is_released(input: &Input<'_>, set: &ListenerSet) -> Why {
-    let parent: ObjectRef = parent_name(set);
+    let parent = set.spec.parent_ref.object_ref(&set.metadata.namespace);
     if *parent.group != *GATEWAY_GROUP || *parent.kind != *Gateway::KIND {
         return Why::Foreign(format!("spec.parentRef names {parent}"));
     }

@@ -273,7 +273,7 @@ pub(in crate::translate) fn mesh_route(
     parents: &[ParentRef],
 ) -> Vec<Note> {
     let names = parents.iter();
-    let names = names.map(|reference| attachment::parent_name(reference, &route.namespace));
+    let names = names.map(|reference| reference.object_ref(&route.namespace));
     let names: BTreeSet<_> = names.collect();
     let is_ours = |name: &ObjectRef| &*name.group == GATEWAY_GROUP;
     if names.is_empty() || names.iter().any(is_ours) || input.options.mode != Mode::Standalone {
@@ -305,7 +305,7 @@ fn orphan(
     reference: &ParentRef,
     field: &str,
 ) -> Option<Note> {
-    let parent = attachment::parent_name(reference, &object.namespace);
+    let parent = reference.object_ref(&object.namespace);
     let exists = match &*parent.kind {
         _ if &*parent.group != GATEWAY_GROUP => true,
         "Gateway" | "ListenerSet" => input.exists(&parent),

@@ -14,7 +14,6 @@ use crate::translate::input::Input;
 use crate::translate::memo::Memo;
 use crate::translate::source::Source;
 
-use super::listener_set::parent_name;
 use super::{gateway, released, report};
 
 /// The ListenerSets by Gateway.
@@ -166,7 +165,7 @@ fn gateway_of(input: &Input<'_>, set: &ListenerSet) -> Option<ObjectRef> {
     let mut set = set;
     let mut seen = BTreeSet::new();
     loop {
-        let parent = parent_name(set);
+        let parent = set.spec.parent_ref.object_ref(&set.metadata.namespace);
         if *parent.kind == *Gateway::KIND && *parent.group == *GATEWAY_GROUP {
             let object = input.find::<Gateway>(&parent)?;
             let is_ours = gateway::is_our_class(input, &object.spec.gateway_class_name);

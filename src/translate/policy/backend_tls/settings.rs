@@ -7,7 +7,6 @@ use rustls::pki_types::DnsName;
 
 use crate::api::backend_tls_policy::{BackendTlsSpec, BackendTlsValidation, SubjectAltName};
 use crate::api::core::{ConfigMap, Secret};
-use crate::api::reference::LocalObjectReference;
 use crate::ir::tls::{
     AlpnProtocol, Authorities, Authority, KeyPin, SubjectName, TlsVersion, Verification,
 };
@@ -240,15 +239,6 @@ fn pins(pins: &[String], field: &str) -> Result<Vec<KeyPin>, Fault> {
     Ok(distinct.into_iter().collect())
 }
 
-fn name_of(namespace: &str, reference: &LocalObjectReference) -> ObjectRef {
-    ObjectRef::new(
-        &reference.group,
-        &reference.kind,
-        namespace,
-        &reference.name,
-    )
-}
-
 fn invalid(message: String) -> Fault {
     Fault::new(Reason::Invalid, message)
 }
@@ -274,7 +264,7 @@ fn authorities(
     let mut found = authority::Union::default();
     for (index, reference) in references.iter().enumerate() {
         let field = format!("{field}.caCertificateRefs[{index}]");
-        match bundle(input, &name_of(namespace, reference), &field) {
+        match bundle(input, &reference.object_ref(namespace), &field) {
             Ok(authorities) => found.add(authorities),
             Err(fault) => unresolved.push(fault),
         }
