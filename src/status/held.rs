@@ -111,13 +111,7 @@ pub(super) fn gateway_behind(
     object: &ObjectRef,
     to: &ParentRef,
 ) -> ObjectRef {
-    gateway_of(parents, &named(object, to))
-}
-
-/// Returns the name of what a reference of an object is to.
-pub(super) fn named(object: &ObjectRef, to: &ParentRef) -> ObjectRef {
-    let namespace = to.namespace.as_deref().unwrap_or(&object.namespace);
-    ObjectRef::new(&to.group, &to.kind, namespace, &to.name)
+    gateway_of(parents, &to.object_ref(&object.namespace))
 }
 
 fn gateway_of(parents: &OrdMap<ObjectRef, Arc<ObjectRef>>, name: &ObjectRef) -> ObjectRef {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::condition::Reason;
-use super::held::named;
 use super::report::{ParentStatus, StatusReport};
 use super::unreadable::{Unreadable, refuse};
 use crate::api::reference::ParentRef;
@@ -37,7 +36,7 @@ impl Unserved {
             let known = &*report;
             let managed = parents
                 .iter()
-                .filter(|to| self.is_managed(known, &named(route, to)));
+                .filter(|to| self.is_managed(known, &to.object_ref(&route.namespace)));
             let statuses: Vec<_> = managed.map(|to| status(to, controller, why)).collect();
             if !statuses.is_empty() {
                 report.routes.insert(route.clone(), Arc::new(statuses));

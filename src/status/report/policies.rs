@@ -30,8 +30,7 @@ pub(in crate::status) fn waiting(
 ) -> Option<Arc<[AncestorStatus]>> {
     let is_waiting = |ancestor: &AncestorStatus| {
         let reference = &ancestor.ancestor_ref;
-        let namespace = reference.namespace.as_deref().unwrap_or(&policy.namespace);
-        let gateway = || ObjectRef::gateway_api(&reference.kind, namespace, &reference.name);
+        let gateway = || reference.object_ref(&policy.namespace);
         reference.group == GATEWAY_GROUP
             && ancestor.conditions.iter().any(holds)
             && !gateways

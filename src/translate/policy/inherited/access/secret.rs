@@ -68,14 +68,7 @@ impl References<'_> {
     }
 
     fn find(&self, reference: &SecretRef, field: &str) -> Result<(ObjectRef, Arc<Secret>), Fault> {
-        let SecretRef {
-            group,
-            kind,
-            name,
-            namespace,
-        } = reference;
-        let namespace = namespace.as_deref().unwrap_or(&self.origin.namespace);
-        let name = ObjectRef::new(group, kind, namespace, name);
+        let name = reference.object_ref(&self.origin.namespace);
         if !name.is_core("Secret") {
             let message = format!("{field} names {name}; name a Secret of the core group");
             return Err(Fault::new(Reason::InvalidKind, message));
