@@ -1,5 +1,5 @@
-//! Properties of what reads header blocks before h2 does: whatever a peer sends and however it is cut, the dynamic table is
-//! the one of h2 or the connection ends, and blocks of correct peers do not end it.
+//! Properties of what reads frames before h2 does: whatever a peer sends and however it is cut, the dynamic table is the one
+//! of h2 or the connection ends, blocks of correct peers do not end it, and frames count the same.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::collection::vec;
@@ -7,11 +7,13 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::frame::{HEADER, TYPE, length};
+use super::frame::{DATA, HEADER, TYPE, length};
 use super::header_blocks::{
-    CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PADDED, PRIORITY, PUSH_PROMISE,
+    CONTINUATION, END_HEADERS, END_STREAM, HEADERS, HeaderBlocks, PADDED, PRIORITY, PUSH_PROMISE,
 };
 use super::oracle::{Connection, PREFACE, frame, put_integer};
+use super::send_window::{SendWindow, SentFrames};
+use super::wire::{Counts, EmptyFrames, Frames};
 
 /// A string of HPACK, and whether it has the Huffman code.
 type Text = (bool, &'static [u8]);
@@ -260,6 +262,31 @@ proptest! {
         let connection = feed(is_server, step, messages);
         prop_assert!(!connection.is_lost());
         connection.compare_tables();
+    }
+
+    #[test]
+    fn frames_count_the_same_however_they_are_cut(
+        frames in vec((0..=9_u8, any::<u8>(), 0..6_u32, prop_oneof![0..12_usize, 0..700_usize]), 0..12),
+        step in 1..1000_usize,
+    ) {
+        let bytes = frames.iter().flat_map(|(kind, flags, stream, length)| {
+            frame(*kind, *flags, *stream, &vec![1; *length])
+        });
+        let bytes: Vec<u8> = bytes.collect();
+        let read = |step: usize| {
+            let (counts, mut blocks) = (Counts::default(), HeaderBlocks::new(true));
+            let mut frames = Frames::after(0, EmptyFrames::Hide);
+            for part in bytes.clone().chunks_mut(step) {
+                frames.scan(part, &counts, &mut blocks);
+            }
+            (counts.small.get(), counts.bytes.get(), counts.window.0.get())
+        };
+        prop_assert_eq!(read(step), read(usize::MAX));
+        let (window, mut sent) = (SendWindow::default(), SentFrames::after(0));
+        bytes.chunks(step).for_each(|part| sent.scan(part, &window));
+        let data = frames.iter().filter(|(kind, ..)| *kind == DATA);
+        let used: usize = data.map(|(.., length)| length).sum();
+        prop_assert_eq!(window.0.get(), SendWindow::default().0.get() - used as i64);
     }
 
     #[test]
