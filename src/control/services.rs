@@ -152,7 +152,7 @@ impl Services {
         let slices = all.first().and_then(|(key, _)| self.slices.get(*key));
         let slices = slices.into_iter().flat_map(BTreeMap::values);
         let endpoints = slices.flat_map(|slice| &slice.endpoints);
-        let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
+        let ready = endpoints.filter(|it| it.conditions.is_ready());
         Served {
             replicas: ready.filter_map(replica).collect(),
             services: all

@@ -84,7 +84,7 @@ impl ReadyPods {
         let endpoints = slices
             .flat_map(BTreeMap::values)
             .flat_map(|it| &it.endpoints);
-        let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
+        let ready = endpoints.filter(|it| it.conditions.is_ready());
         let mut addresses = BTreeMap::new();
         for (name, address) in ready.filter_map(pod) {
             // Several Services select the same pods, and each family of addresses has its own slices.
