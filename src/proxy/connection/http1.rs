@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -79,8 +78,8 @@ pub(crate) async fn serve(
         let mut held = Unread::default();
         let end = poll_fn(|cx| {
             let mut polled = Pin::new(&mut *connection).poll(cx);
-            if polled.is_pending() && client.is_draining() && !mem::replace(&mut is_announced, true)
-            {
+            if polled.is_pending() && client.is_draining() && !is_announced {
+                is_announced = true;
                 // hyper disables keep-alive and closes after the current response. Before its first
                 // poll, it would close without reading a request that has already arrived.
                 Pin::new(&mut *connection).graceful_shutdown();
