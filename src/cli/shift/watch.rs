@@ -18,7 +18,6 @@ use super::weights::Step;
 use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::{self, OutputFormat};
 use crate::cli::table::{Table, header, of_number};
-use crate::runtime::optional::or_pending;
 use crate::settings::NamespacedName;
 
 /// Time between tables.
@@ -67,8 +66,14 @@ pub(super) async fn watch(
         scraper: Scraper::new(cluster, settings.name, settings.gateways, settings.admin),
         screen: Screen::new(),
     };
+    let end = async {
+        match settings.length {
+            Some(length) => sleep(length).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        () = or_pending(settings.length.map(sleep)) => {}
+        () = end => {}
         stopped = super::super::signals::stopped() => return Ok(stopped.map(|()| ExitCode::SUCCESS)?),
         code = watching.run() => return code,
     }
