@@ -256,8 +256,20 @@ async fn malformed_streams_end_their_connection() {
     let origin = Origin::echo("origin").await;
     let scene = Scene::start(&before(&origin));
     let address = quic_at(&scene, 443);
+    let begun = head("POST", "a.com", "/", &[]);
+    let trailers = headers(&[("x-trailer", "x")]);
     for (what, bytes, code) in [
         ("DATA before HEADERS", data(b"x"), 0x105),
+        (
+            "DATA after trailers",
+            [begun.clone(), trailers.clone(), data(b"x")].concat(),
+            0x105,
+        ),
+        (
+            "HEADERS after trailers",
+            [begun, trailers.clone(), trailers].concat(),
+            0x105,
+        ),
         ("SETTINGS on a request stream", vec![4, 0], 0x105),
         ("a frame of HTTP/2", vec![6, 0], 0x105),
         ("a dynamic table", vec![1, 3, 2, 0, 0x80], 0x200),

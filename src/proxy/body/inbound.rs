@@ -165,6 +165,13 @@ impl Inbound {
                 self.receive(data.len()).map(|()| Some(Part::Content(data)))
             }
             Some(RequestFrame::Head(section) | RequestFrame::Trailers(section)) => {
+                // No other frame may follow (RFC 9114, 4.1), so that the request is complete at the end of the stream.
+                let Poll::Ready(end) = self.poll_frame(cx) else {
+                    drop(self.unread.take());
+                    self.state.borrow_mut().next = Some(RequestFrame::Trailers(section));
+                    return Poll::Pending;
+                };
+                end?;
                 let trailers = self.finish().and_then(|()| {
                     let trailers = http3::trailers(&section, self.limits.fields);
                     trailers.map_err(|error| self.on_error(error))
