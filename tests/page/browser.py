@@ -30,10 +30,10 @@ class Failed(Exception):
 class Browser:
     """A browser with one tab. It keeps the requests that the tab makes, and what the tab complains about."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *flags: str):
         inward, outward = os.pipe(), os.pipe()
         # A sandbox needs rights that containers often do not have. Only pages of this test are opened.
-        command = [program(), *FLAGS, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
+        command = [program(), *FLAGS, *flags, "--no-sandbox", f"--user-data-dir={folder}", "about:blank"]
         # DevTools reads from descriptor 3 and writes to descriptor 4.
         redirect = f'exec "$@" 3<&{inward[0]} 4>&{outward[1]}'
         self.process = subprocess.Popen(

@@ -1,0 +1,211 @@
+"""The processes of the test: the proxy, the client of quic-go and Chromium."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from answer import Answer
+from backend import PATTERN, filled
+from browser import Browser
+from cases import Case, Handshake, Request, Wire
+from objects import OTHER, WEB
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+GO_CLIENT = REPOSITORY / "target" / "http3-client"
+PATIENCE = 20
+# Milliseconds after which a client of Go that waits for a response cancels its request.
+WAIT = 300
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free for TCP and UDP."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        while len(ports) < count:
+            tcp = stack.enter_context(socket.socket())
+            udp = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+            tcp.bind(("127.0.0.1", 0))
+            with contextlib.suppress(OSError):
+                udp.bind(tcp.getsockname())
+                ports.append(tcp.getsockname()[1])
+        return ports
+
+
+@contextlib.contextmanager
+def proxy(program: Path, config: Path, admin: int, *arguments: str) -> Iterator[subprocess.Popen]:
+    """Runs the proxy with the objects of a folder."""
+    command = [program, "run", "--config-dir", config, "--admin", f"127.0.0.1:{admin}", "--access-log", "off", "--log-level", "warn", "--drain-delay", "0s", *arguments]
+    with subprocess.Popen(command) as process:
+        try:
+            until_ready(process, admin)
+            yield process
+        finally:
+            process.terminate()
+
+
+def until_ready(process: subprocess.Popen, admin: int) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    end = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            opener.open(f"http://127.0.0.1:{admin}/readyz", timeout=1)
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError("portcullis did not become ready")
+
+
+def build() -> None:
+    command = ["go", "-C", HERE / "go", "build", "-trimpath", "-buildvcs=false", "-o", GO_CLIENT, "."]
+    subprocess.run(command, check=True)
+
+
+class GoProcess:
+    """Clients of Go, in one process."""
+
+    def __init__(self, ports: tuple[int, int], certificates: dict[str, tuple[str, str]]):
+        self.ports, self.certificates, self.waiting = ports, certificates, {}
+
+    async def start(self, authority: str) -> None:
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec(GO_CLIENT, authority, stdin=pipe, stdout=pipe, limit=1 << 26)
+        self.reading = asyncio.create_task(self.read())
+
+    async def read(self) -> None:
+        while line := await self.process.stdout.readline():
+            found = json.loads(line)
+            self.waiting.pop(found["id"]).set_result(found)
+        for waiting in self.waiting.values():
+            waiting.set_exception(RuntimeError("the client of Go has ended"))
+
+    async def send(self, **command) -> Answer:
+        number = id(command)
+        waiting = self.waiting[number] = asyncio.get_running_loop().create_future()
+        self.process.stdin.write(json.dumps({"id": number, **command}).encode() + b"\n")
+        await self.process.stdin.drain()
+        found = await asyncio.wait_for(waiting, 2 * PATIENCE)
+        answer = Answer(status=found["status"] or None, length=found["length"], digest=found["digest"], error=found["error"])
+        answer.body = base64.b64decode(found["body"] or "")
+        for name in ("headers", "trailers"):
+            setattr(answer, name, [tuple(pair) for pair in found[name] or []])
+        answer.interim = [(each["status"], [tuple(pair) for pair in each["headers"]]) for each in found["interim"] or []]
+        for name in ("stream", "connection", "alert", "certificate"):
+            setattr(answer, name, found[name])
+        return answer
+
+    async def close(self) -> None:
+        self.process.stdin.close()
+        await self.process.wait()
+        await self.reading
+
+
+class Go:
+    """A client of Go for one protocol. That for HTTP/3 is quic-go."""
+
+    def __init__(self, process: GoProcess, protocol: str, port: int | None = None):
+        self.process, self.protocol, self.port = process, protocol, port or process.ports[0]
+        self.name = "quic-go" if protocol == "h3" else protocol
+
+    def can(self, case: Case) -> bool:
+        return self.name not in case.lacks and (self.protocol == "h3" or isinstance(case.sent, Request))
+
+    async def request(self, sent: Request, path: str, _) -> Answer:
+        command = asdict(sent) | {"path": path, "host": sent.host or sent.name, "body": base64.b64encode(sent.body).decode()}
+        command |= {"kind": "request", "protocol": self.protocol, "port": self.port, "wait": WAIT}
+        return await self.process.send(**command)
+
+    async def wire(self, sent: Wire) -> Answer:
+        streams = [{"uni": each.is_uni, "fin": each.fin, "data": base64.b64encode(each.data).decode()} for each in sent.streams]
+        answer = await self.process.send(kind="wire", port=self.port, name=WEB, alpn="h3", streams=streams)
+        if not answer.error:
+            answer.frames(answer.body)
+        return answer
+
+    async def handshake(self, sent: Handshake) -> Answer:
+        certificate, key = self.process.certificates.get(sent.certificate, ("", ""))
+        port = self.process.ports[sent.is_guarded]
+        return await self.process.send(kind="connect", port=port, name=sent.name, alpn=sent.alpn, cert=certificate, key=key)
+
+
+# Runs a request in a page. Scripts cannot see trailers and interim responses.
+FETCH = """(async (sent) => {
+    performance.clearResourceTimings();
+    const bytes = new TextEncoder().encode(sent.unit.repeat(sent.size / sent.unit.length + 1).slice(0, sent.size));
+    const hex = (buffer) => [...new Uint8Array(buffer)].map((it) => it.toString(16).padStart(2, "0")).join("");
+    const one = async () => {
+        const abort = new AbortController();
+        const found = {error: "", headers: [], length: 0, digest: ""};
+        try {
+            if (sent.cancel === "waiting") setTimeout(() => abort.abort(), sent.wait);
+            const body = ["POST", "PUT"].includes(sent.method) ? bytes : undefined;
+            const response = await fetch(sent.url, {method: sent.method, headers: sent.headers, body, signal: abort.signal, credentials: "omit"});
+            Object.assign(found, {status: response.status, headers: [...response.headers]});
+            if (sent.cancel === "reading") {
+                await response.body.getReader().read();
+                abort.abort();
+                throw new Error("cancelled");
+            }
+            const content = await response.arrayBuffer();
+            found.length = content.byteLength;
+            found.digest = hex(await crypto.subtle.digest("SHA-256", content));
+            if (content.byteLength < 65536) found.text = new TextDecoder("latin1").decode(content);
+        } catch (error) {
+            found.error = String(error);
+        }
+        return found;
+    };
+    const all = await Promise.all(Array.from({length: sent.together}, one));
+    const protocols = performance.getEntriesByType("resource").map((it) => it.nextHopProtocol).filter((it) => it);
+    return {...all[0], are_equal: new Set(all.map((it) => it.status + it.digest + it.error)).size === 1, protocols};
+})"""
+# Scripts cannot set these.
+FORBIDDEN = {"cookie", "expect", "host", "origin", "te", "accept-encoding"}
+
+
+class Chromium:
+    """A page of Chromium, which uses HTTP/3 at once."""
+
+    name = "chromium"
+
+    def __init__(self, folder: Path, port: int, pin: str):
+        origins = ",".join(f"{name}:{port}" for name in (WEB, OTHER))
+        flags = [f"--origin-to-force-quic-on={origins}", "--host-resolver-rules=MAP *.test 127.0.0.1", f"--ignore-certificate-errors-spki-list={pin}"]
+        self.port, self.browser = port, Browser(folder, *flags)
+        # Events of requests have their bodies, and DevTools is slow with long texts.
+        self.browser.send("Network.disable")
+        self.browser.open(f"https://{WEB}:{port}/page")
+
+    def can(self, case: Case) -> bool:
+        sent = case.sent
+        if case.browser is False or self.name in case.lacks or not isinstance(sent, Request):
+            return False
+        is_forbidden = any(name in FORBIDDEN for name, _ in sent.headers)
+        return not (is_forbidden or sent.trailers or sent.host or not sent.sized or sent.method == "TRACE")
+
+    async def request(self, sent: Request, path: str, _) -> Answer:
+        size = len(sent.body)
+        unit = PATTERN if sent.body == filled(size) else sent.body
+        wanted = {"url": f"https://{sent.name}:{self.port}{path}", "method": sent.method, "headers": sent.headers, "unit": unit.decode("latin-1"), "size": size}
+        wanted |= {"cancel": sent.cancel, "wait": WAIT, "together": sent.together}
+        found = await asyncio.to_thread(self.browser.value, f"{FETCH}({json.dumps(wanted)})")
+        if not found["are_equal"] or set(found["protocols"]) - {"h3"}:
+            raise AssertionError(f"several answers, or other protocols: {found['protocols']}")
+        answer = Answer(status=found.get("status"), headers=[tuple(pair) for pair in found["headers"]], length=found["length"], digest=found["digest"])
+        answer.error, answer.can_compare = found["error"], False
+        if "text" in found:
+            answer.body = found["text"].encode("latin-1")
+            assert hashlib.sha256(answer.body).hexdigest() == answer.digest
+        return answer
+
+    def close(self) -> None:
+        self.browser.stop()
