@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import itertools
 import json
 import socket
 import subprocess
@@ -23,8 +24,6 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 GO_CLIENT = REPOSITORY / "target" / "http3-client"
 PATIENCE = 20
-# Milliseconds after which a client of Go that waits for a response cancels its request.
-WAIT = 300
 
 
 def free_ports(count: int) -> list[int]:
@@ -74,7 +73,7 @@ class GoProcess:
     """Clients of Go, in one process."""
 
     def __init__(self, ports: tuple[int, int], certificates: dict[str, tuple[str, str]]):
-        self.ports, self.certificates, self.waiting = ports, certificates, {}
+        self.ports, self.certificates, self.waiting, self.ids = ports, certificates, {}, itertools.count(1)
 
     async def start(self, authority: str) -> None:
         pipe = asyncio.subprocess.PIPE
@@ -88,11 +87,15 @@ class GoProcess:
         for waiting in self.waiting.values():
             waiting.set_exception(RuntimeError("the client of Go has ended"))
 
-    async def send(self, **command) -> Answer:
-        number = id(command)
+    async def send(self, begun: asyncio.Event | None = None, **command) -> Answer:
+        """Sends a command. When its request has `begun`, it is cancelled."""
+        number = next(self.ids)
         waiting = self.waiting[number] = asyncio.get_running_loop().create_future()
         self.process.stdin.write(json.dumps({"id": number, **command}).encode() + b"\n")
         await self.process.stdin.drain()
+        if begun:
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            await self.send(kind="cancel", target=number)
         found = await asyncio.wait_for(waiting, 2 * PATIENCE)
         answer = Answer(status=found["status"] or None, length=found["length"], digest=found["digest"], error=found["error"])
         answer.body = base64.b64decode(found["body"] or "")
@@ -119,10 +122,10 @@ class Go:
     def can(self, case: Case) -> bool:
         return self.name not in case.lacks and (self.protocol == "h3" or isinstance(case.sent, Request))
 
-    async def request(self, sent: Request, path: str, _) -> Answer:
+    async def request(self, sent: Request, path: str, begun: asyncio.Event | None) -> Answer:
         command = asdict(sent) | {"path": path, "host": sent.host or sent.name, "body": base64.b64encode(sent.body).decode()}
-        command |= {"kind": "request", "protocol": self.protocol, "port": self.port, "wait": WAIT}
-        return await self.process.send(**command)
+        command |= {"kind": "request", "protocol": self.protocol, "port": self.port}
+        return await self.process.send(begun if sent.cancel == "waiting" else None, **command)
 
     async def wire(self, sent: Wire) -> Answer:
         streams = [{"uni": each.is_uni, "fin": each.fin, "data": base64.b64encode(each.data).decode()} for each in sent.streams]
@@ -146,7 +149,7 @@ FETCH = """(async (sent) => {
         const abort = new AbortController();
         const found = {error: "", headers: [], length: 0, digest: ""};
         try {
-            if (sent.cancel === "waiting") setTimeout(() => abort.abort(), sent.wait);
+            window.abort = () => abort.abort();
             const body = ["POST", "PUT"].includes(sent.method) ? bytes : undefined;
             const response = await fetch(sent.url, {method: sent.method, headers: sent.headers, body, signal: abort.signal, credentials: "omit"});
             Object.assign(found, {status: response.status, headers: [...response.headers]});
@@ -192,12 +195,16 @@ class Chromium:
         is_forbidden = any(name in FORBIDDEN for name, _ in sent.headers)
         return not (is_forbidden or sent.trailers or sent.host or not sent.sized or sent.method == "TRACE")
 
-    async def request(self, sent: Request, path: str, _) -> Answer:
+    async def request(self, sent: Request, path: str, begun: asyncio.Event | None) -> Answer:
         size = len(sent.body)
         unit = PATTERN if sent.body == filled(size) else sent.body
         wanted = {"url": f"https://{sent.name}:{self.port}{path}", "method": sent.method, "headers": sent.headers, "unit": unit.decode("latin-1"), "size": size}
-        wanted |= {"cancel": sent.cancel, "wait": WAIT, "together": sent.together}
-        found = await asyncio.to_thread(self.browser.value, f"{FETCH}({json.dumps(wanted)})")
+        wanted |= {"cancel": sent.cancel, "together": sent.together}
+        fetching = asyncio.create_task(asyncio.to_thread(self.browser.value, f"{FETCH}({json.dumps(wanted)})"))
+        if sent.cancel == "waiting":
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            await asyncio.to_thread(self.browser.value, "window.abort()")
+        found = await fetching
         if not found["are_equal"] or set(found["protocols"]) - {"h3"}:
             raise AssertionError(f"several answers, or other protocols: {found['protocols']}")
         answer = Answer(status=found.get("status"), headers=[tuple(pair) for pair in found["headers"]], length=found["length"], digest=found["digest"])

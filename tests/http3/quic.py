@@ -157,7 +157,7 @@ class Client(QuicConnectionProtocol):
             self.http.send_headers(stream, [(name.encode(), value.encode()) for name, value in sent.trailers], True)
         self.transmit()
         if sent.cancel:
-            await (begun.wait() if sent.cancel == "waiting" else exchange.until(lambda it: it.data))
+            await (asyncio.wait_for(begun.wait(), TIMEOUT) if sent.cancel == "waiting" else exchange.until(lambda it: it.data))
             self._quic.stop_stream(stream, CANCELLED)
             with contextlib.suppress(AssertionError):
                 self._quic.reset_stream(stream, CANCELLED)

@@ -39,7 +39,7 @@ type field [2]string
 
 type command struct {
 	ID       int
-	Kind     string // request, wire or connect
+	Kind     string // request, cancel, wire or connect
 	Port     int
 	Name     string // the server name of TLS
 	Protocol string // h1, h2 or h3
@@ -52,7 +52,7 @@ type command struct {
 	Trailers []field
 	Together int
 	Cancel   string // "" or "waiting" or "reading"
-	Wait     int    // milliseconds of a request that is cancelled while it waits
+	Target   int    // the id of the request to cancel
 	ALPN     string
 	Key      string // files with the certificate of the client
 	Cert     string
@@ -124,6 +124,7 @@ type client struct {
 	authority  *x509.CertPool
 	mutex      sync.Mutex
 	transports map[string]http.RoundTripper
+	cancels    sync.Map // functions by the ids of requests that wait to be cancelled
 }
 
 func (c *client) tls(command command) (*tls.Config, error) {
@@ -212,7 +213,7 @@ func (c *client) request(command command) answer {
 		},
 	})
 	if command.Cancel == "waiting" {
-		time.AfterFunc(time.Duration(command.Wait)*time.Millisecond, cancel)
+		c.cancels.Store(command.ID, cancel)
 	}
 	request, err := build(ctx, command)
 	if err != nil {
@@ -360,6 +361,11 @@ func (c *client) run(command command) answer {
 		return c.wire(command)
 	case "connect":
 		return c.connect(command)
+	case "cancel":
+		if cancel, ok := c.cancels.LoadAndDelete(command.Target); ok {
+			cancel.(context.CancelFunc)()
+		}
+		return answer{ID: command.ID}
 	}
 	answers := make([]answer, max(command.Together, 1))
 	var group sync.WaitGroup
