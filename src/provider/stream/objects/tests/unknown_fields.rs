@@ -85,7 +85,7 @@ fn known_part_of_a_policy_that_refuses_nothing_has_an_effect() {
         take_all(&mut state, [begin("a", None), put(&spec), commit(1)]).unwrap();
         assert_eq!(state.snapshot, whole.snapshot, "{kind}");
         let problem = state.load().problems[0].to_string();
-        let expected = "later: unknown field; the rest of it has an effect";
+        let expected = "later: unknown field: the rest of it has an effect";
         assert!(problem.contains(expected), "{problem}");
         let mut copy = GatewayObjects::default();
         take_all(&mut copy, state.updates().unwrap()).unwrap();
