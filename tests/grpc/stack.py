@@ -1,4 +1,4 @@
-"""What the programs of this folder share: grpcio in an environment of its own, request streams, and the proxy with its objects."""
+"""What the programs of this folder and of tests/http3 share: grpcio in an environment of its own, request streams, and the proxy with its objects."""
 
 import os
 import subprocess
@@ -140,12 +140,19 @@ def proxy(program: Path, folder: Path, objects: str, admin: int, *arguments: str
     config = folder / "config"
     config.mkdir()
     (config / "objects.yaml").write_text(objects)
+    with running(program, config, admin, "--drain-deadline", "1s", *arguments):
+        yield
+
+
+@contextmanager
+def running(program: Path, config: Path, admin: int, *arguments: str) -> Iterator[subprocess.Popen]:
+    """Runs the proxy with the objects of a folder."""
     command = [program, "run", "--config-dir", config, "--admin", f"127.0.0.1:{admin}", "--access-log", "off"]
-    command += ["--log-level", "warn", "--drain-delay", "0s", "--drain-deadline", "1s", *arguments]
+    command += ["--log-level", "warn", "--drain-delay", "0s", *arguments]
     with subprocess.Popen(command) as process:
         try:
             until_ready(process, admin)
-            yield
+            yield process
         finally:
             process.terminate()
 

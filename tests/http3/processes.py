@@ -8,9 +8,6 @@ import itertools
 import json
 import socket
 import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -38,30 +35,6 @@ def free_ports(count: int) -> list[int]:
                 udp.bind(tcp.getsockname())
                 ports.append(tcp.getsockname()[1])
         return ports
-
-
-@contextlib.contextmanager
-def proxy(program: Path, config: Path, admin: int, *arguments: str) -> Iterator[subprocess.Popen]:
-    """Runs the proxy with the objects of a folder."""
-    command = [program, "run", "--config-dir", config, "--admin", f"127.0.0.1:{admin}", "--access-log", "off", "--log-level", "warn", "--drain-delay", "0s", *arguments]
-    with subprocess.Popen(command) as process:
-        try:
-            until_ready(process, admin)
-            yield process
-        finally:
-            process.terminate()
-
-
-def until_ready(process: subprocess.Popen, admin: int) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            opener.open(f"http://127.0.0.1:{admin}/readyz", timeout=1)
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError("portcullis did not become ready")
 
 
 def build() -> None:

@@ -20,8 +20,9 @@ from answer import Answer
 from backend import PART, PARTS, Backend, filled
 from cases import Request
 from objects import WEB, Authority
-from processes import PATIENCE, Go, GoProcess, free_ports, proxy
+from processes import PATIENCE, Go, GoProcess, free_ports
 from quic import CANCELLED, Aioquic, Client
+from stack import running
 
 SECTION = "11 connections"
 # A version that there is not (RFC 9000, 15).
@@ -61,7 +62,7 @@ class Scene:
         for old, new in numbers.items():
             text = text.replace(f'"port": {old}', f'"port": {new}')
         (config / "objects.yaml").write_text(text)
-        return proxy(self.program, config, admin, "--workers", "1", *arguments)
+        return running(self.program, config, admin, "--workers", "1", *arguments)
 
 
 def equal(found, expected) -> None:

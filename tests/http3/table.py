@@ -8,9 +8,10 @@ from answer import Answer, differences
 from backend import Backend, grpc_server
 from cases import Case, Expected, Request, Wire, cases
 from objects import Authority, everything, text
-from processes import PATIENCE, Chromium, Go, GoProcess, build, free_ports, proxy
+from processes import PATIENCE, Chromium, Go, GoProcess, build, free_ports
 from quic import Aioquic
 from scenarios import Scene, scenarios
+from stack import running
 
 # Cases with connections of their own that run at the same time.
 TOGETHER = 8
@@ -49,7 +50,7 @@ async def run(program: Path, chosen: str, folder: Path) -> int:
     (config / "objects.yaml").write_text(text(objects))
     aio, process, report = Aioquic(str(authority), (port, guarded), certificates), GoProcess((port, guarded), certificates), Report()
     await process.start(str(authority))
-    with proxy(program, config, admin, "--drain-deadline", "1s"):
+    with running(program, config, admin, "--drain-deadline", "1s"):
         chromium = await asyncio.to_thread(Chromium, folder / "chromium", port, servers.pin())
         try:
             everyone = [aio, Go(process, "h3"), chromium, Go(process, "h1"), Go(process, "h2")]
