@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{
     DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT,
@@ -132,6 +132,10 @@ where
     origin_on(TcpListener::bind("127.0.0.1:0").unwrap(), protocol, serve)
 }
 
+/// What the kernel holds of what a backend has sent and the program has not read: little, since beyond a limit for all connections
+/// it slows down all of them.
+const UNREAD: usize = 32 * 1024;
+
 /// The same on this socket.
 pub(super) fn origin_on<S>(
     listener: TcpListener,
@@ -142,6 +146,10 @@ where
     S: Fn(&mut TcpStream, &AtomicUsize) -> Option<()> + Clone + Send + 'static,
 {
     let port = listener.local_addr().unwrap().port();
+    // Of the connections too, which inherit it.
+    SockRef::from(&listener)
+        .set_send_buffer_size(UNREAD)
+        .unwrap();
     let route = "---".to_owned() + &origin_route(port, protocol);
     let read = Arc::<AtomicUsize>::default();
     let counter = read.clone();
