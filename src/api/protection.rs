@@ -61,8 +61,8 @@ pub fn protection(kind: &Kind) -> Protection {
         KindName::RouteFilter => Protection::Waits,
         // What refers to another namespace is used, such as a backend or a certificate.
         KindName::ReferenceGrant => Protection::Waits,
-        // Gateways are served that were not valid without it.
-        KindName::GatewayParameters => Protection::Waits,
+        // Gateways are served that are not valid without it.
+        KindName::GatewayParameters => Protection::Takes,
         // Its routes and ListenerSets attach where a selector accepts its labels.
         KindName::Namespace => Protection::Takes,
         // Its backends are asked for pages of errors, in plain text unless a policy says otherwise.

@@ -1,17 +1,18 @@
-//! Which changes of a published object let requests in, or lead them to backends, that its previous version does not: policies
-//! may have been written for these before. Must not know what has arrived.
+//! Which changes of a published object, and which deletions, let requests in, or lead them to backends, that are not before:
+//! policies may have been written for these before. Must not know what has arrived.
 
 use super::deferral::is_policy;
 use crate::api::annotation::PRIORITY;
 use crate::api::core::{BUNDLE, Secret, Service, TLS_TYPE};
 use crate::api::filter::HttpFilter;
+use crate::api::gateway::{Gateway, ListenerSet};
 use crate::api::grpc_route::GrpcRule;
 use crate::api::http_route::HttpRule;
 use crate::api::l4_route::L4Rule;
 use crate::api::reference::{BackendRef, Role};
 use crate::api::release_backend::ReleaseBackendSpec;
 use crate::api::route::{RouteResource, RouteSpec};
-use crate::api::{Object, ObjectRef};
+use crate::api::{Object, ObjectRef, Resource};
 
 /// Reports whether a version of an object may have something that policies can protect and that the published one, if there is
 /// one, lacks. The object is of a kind that waits.
@@ -21,6 +22,24 @@ pub(super) fn adds(published: Option<&Object>, new: &Object) -> bool {
         return asked_by(new).iter().any(|backend| !known.contains(backend));
     }
     published.is_none_or(|published| changes_reach(published, new))
+}
+
+/// Reports whether listeners may end with an object: it has their certificate, or the authorities of their clients, or permits
+/// them to refer to these. Other listeners, such as one for all names of a domain, take their requests then.
+pub(super) fn ends_listeners(deleted: &Object) -> bool {
+    match deleted {
+        Object::Secret(secret) => {
+            let has_authorities =
+                secret.data.get(BUNDLE).is_some() || secret.string_data.get(BUNDLE).is_some();
+            secret.kind == TLS_TYPE || has_authorities
+        }
+        Object::ConfigMap(map) => map.data.contains_key(BUNDLE),
+        Object::ReferenceGrant(grant) => {
+            let mut from = grant.spec.from.iter();
+            from.any(|from| [Gateway::KIND, ListenerSet::KIND].contains(&&*from.kind))
+        }
+        _ => false,
+    }
 }
 
 /// Returns the backends that a policy sends requests of its own to, each with its port: pages of errors, spans.
@@ -360,6 +379,35 @@ mod tests {
             )
         };
         assert!(adds(Some(&certificate("YQ==")), &certificate("Yg==")));
+    }
+
+    #[test]
+    fn listeners_end_with_their_certificate_their_authorities_and_their_permission() {
+        let secret = |kind: &str, key: &str| {
+            let data = json!({key: "YQ=="});
+            object("Secret", &json!({"type": kind, "data": data}))
+        };
+        let map = |key: &str| object("ConfigMap", &json!({"data": {key: "a"}}));
+        let grant = |kind: &str| {
+            let from =
+                json!([{"group": "gateway.networking.k8s.io", "kind": kind, "namespace": "a"}]);
+            object("ReferenceGrant", &json!({"spec": {"from": from, "to": []}}))
+        };
+        let ending = [
+            secret("kubernetes.io/tls", "tls.crt"),
+            secret("Opaque", "ca.crt"),
+            map("ca.crt"),
+            grant("Gateway"),
+            grant("ListenerSet"),
+        ];
+        let others = [
+            secret("Opaque", "auth"),
+            map("page"),
+            grant("HTTPRoute"),
+            object("Service", &json!({})),
+        ];
+        assert!(ending.iter().all(ends_listeners));
+        assert!(!others.iter().any(ends_listeners));
     }
 
     #[test]

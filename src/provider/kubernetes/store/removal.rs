@@ -2,10 +2,11 @@
 
 use tokio::time::Instant;
 
+use super::super::additions::ends_listeners;
 use super::super::deferrals::Wait;
 use super::super::loosening::permits_plain_text;
 use super::super::observer::is_observed;
-use super::super::references::can_reference;
+use super::super::references::{can_reference, is_held_by_reference};
 use super::Store;
 use crate::api::core::Service;
 use crate::api::{Kind, Object, ObjectRef, Protection, Resource, protection, protects};
@@ -64,7 +65,11 @@ impl Store {
         let stays = match protection(kind) {
             Protection::Protects => self.retain(name),
             Protection::Takes => self.hold_removed(name),
-            Protection::Waits if self.may_leave_one(kind, name) => self.hold_removed(name),
+            Protection::Waits
+                if self.may_leave_one(kind, name) || self.may_end_listeners(kind, name) =>
+            {
+                self.hold_removed(name)
+            }
             Protection::Waits | Protection::Neither => false,
         };
         if stays {
@@ -113,6 +118,13 @@ impl Store {
         let mut backends = self.release_backends(&name.namespace);
         (kind.group, kind.kind) == (Service::GROUP, Service::KIND)
             && backends.any(|it| it.spec.load_balancer.is_empty())
+    }
+
+    /// Reports whether the deletion of an object may end listeners. Nothing that is served needs what is held by reference and no
+    /// longer referenced.
+    fn may_end_listeners(&self, kind: &Kind, name: &ObjectRef) -> bool {
+        let is_needed = !is_held_by_reference(kind) || self.referenced.has(name);
+        is_needed && self.versions(name).published().is_some_and(ends_listeners)
     }
 
     /// Removes an object that takes requests, or whose deletion may open others. Leaves the published version in service until

@@ -13,6 +13,7 @@ use crate::provider::problem::unreadable;
 mod edits;
 mod endpoints;
 mod later;
+mod listeners;
 mod order;
 mod protecting;
 mod removal;
