@@ -180,6 +180,20 @@ impl Entry {
         !self.retained().is_empty() && self.is_broken()
     }
 
+    /// Reports whether an object may be in a part of the file that cannot be read: in a text that has its kind and its name, or
+    /// in all of it.
+    pub(super) fn may_define(&self, id: &ObjectRef) -> bool {
+        let errors = self.documents.iter();
+        let errors = errors.filter_map(|document| document.outcome.as_ref().err());
+        let mut texts = errors.filter_map(|error| error.text.as_deref());
+        let is_of_name = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '.';
+        let has = |text: &str, name: &str| {
+            let mut words = text.split(|it: char| !is_of_name(it));
+            words.any(|word| word == name)
+        };
+        self.failure().is_some() || texts.any(|text| has(text, &id.kind) && has(text, &id.name))
+    }
+
     /// Returns all admitted objects, each with its place.
     pub(super) fn admissions(&self) -> impl Iterator<Item = (ItemPosition, &Admission)> {
         let documents = self.documents.iter().enumerate();

@@ -13,7 +13,7 @@ use super::entry::{Entry, Files, ItemPosition};
 use super::location::Location;
 use super::parse::SyntaxError;
 use super::scan::{REPAIR, UNREADY};
-use crate::api::{Admission, Object, ObjectRef, Violation};
+use crate::api::{Admission, Kind, Object, ObjectRef, Violation, protects};
 use crate::finding::Severity;
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
@@ -29,6 +29,8 @@ pub(super) struct Merged {
     snapshot: Arc<Snapshot>,
     shared: Shared,
     problems: BTreeMap<Arc<Path>, Vec<Problem>>,
+    /// Policies in force that no file defines, and that one may have in a part that cannot be read, each with the problem.
+    unread: BTreeMap<ObjectRef, Problem>,
 }
 
 /// The files of each object that several files define, or that a broken file keeps in service. Few objects are here.
@@ -110,6 +112,7 @@ impl Shared {
 impl Merged {
     /// Follows the files from `previous` to `now`.
     pub(super) fn update(&mut self, previous: &Files, now: &Files) {
+        let unread: Vec<_> = std::mem::take(&mut self.unread).into_keys().collect();
         let (mut files, mut touched) = (BTreeSet::new(), Touched::default());
         let mut suspects = FxHashSet::default();
         for item in previous.diff(now) {
@@ -127,6 +130,9 @@ impl Merged {
                 Some(_) => drop(files.insert(path.clone())),
                 None => drop(self.problems.remove(path)),
             }
+        }
+        for id in &unread {
+            touched.entry(id).or_default();
         }
         self.shared.find(&suspects, now);
         let mut definitions = Definitions::new(now);
@@ -162,9 +168,10 @@ impl Merged {
         &self.snapshot
     }
 
-    /// Returns the problems of all files, in order.
+    /// Returns the problems of all files.
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
-        self.problems.values().flatten()
+        let of_files = self.problems.values().flatten();
+        of_files.chain(self.unread.values())
     }
 
     /// Serves this version of an object, or none.
@@ -178,6 +185,22 @@ impl Merged {
             Some(version) => snapshot.insert(version.clone()),
             None => snapshot.remove(id),
         };
+    }
+
+    /// Leaves a policy in force that protects requests and that no file defines any more, if one may have it in a part that cannot
+    /// be read: its author may have moved it there. Returns whether one may.
+    fn keep_unread(&mut self, id: &ObjectRef, files: &Files) -> bool {
+        if !Kind::of(id).is_some_and(protects) || self.snapshot.object(id).is_none() {
+            return false;
+        }
+        let Some((path, _)) = files.iter().find(|(_, entry)| entry.may_define(id)) else {
+            return false;
+        };
+        let message = format!("it may have {id}, which no other file has any more");
+        let problem = Problem::of_file(Severity::Warning, path, message).with_remedy(REPAIR);
+        let problem = problem.with_effect("the policy stays in force until this file can be read");
+        self.unread.insert(id.clone(), problem);
+        true
     }
 
     /// Decides which version of an object is served. `own` is one of its files, if there is any.
@@ -215,7 +238,10 @@ impl Merged {
                 };
                 let is_kept = self.shared.files(id, own).any(keeps);
                 if !is_kept {
-                    self.serve(id, None);
+                    match self.keep_unread(id, definitions.files) {
+                        true => is_invalid = self.snapshot.invalid.contains(id),
+                        false => self.serve(id, None),
+                    }
                 }
             }
         }

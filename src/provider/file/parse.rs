@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -54,6 +55,8 @@ pub(super) struct SyntaxError {
     pub(super) message: String,
     /// A kind that protects requests and that the text names. Which requests an object of it would protect is unknown.
     pub(super) names: Option<&'static str>,
+    /// The text, if it names such a kind.
+    pub(super) text: Option<Arc<str>>,
 }
 
 impl SyntaxError {
@@ -62,6 +65,7 @@ impl SyntaxError {
             line,
             message,
             names: None,
+            text: None,
         }
     }
 }
@@ -131,7 +135,12 @@ pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>,
         Ok(value) => flatten(value, "", &mut items),
         Err(error) => {
             let names = protecting_kind(document.text);
-            return Err(SyntaxError { names, ..error });
+            let text = names.map(|_| Arc::from(document.text));
+            return Err(SyntaxError {
+                names,
+                text,
+                ..error
+            });
         }
     }
     Ok(items)

@@ -186,6 +186,48 @@ fn folder_that_cannot_be_read_keeps_its_policies_and_at_start_nobody_knows_them(
     assert_eq!((open(&load), refuses(&load)), (0, None));
 }
 
+/// Its author has moved it there.
+#[test]
+fn policy_that_a_file_may_have_that_cannot_be_read_stays_in_force() {
+    let text = format!("{}  broken", policy(TARGETS, VALID));
+    for unreadable in [text.into_bytes(), vec![0xff, 0xfe]] {
+        let directory = directory(&[("a.yaml", &policy(TARGETS, VALID))]);
+        let [own, other] = ["a.yaml", "b.yaml"].map(|name| directory.path().join(name));
+        let mut provider = FileProvider::new(directory.path().to_owned());
+        assert_eq!(refuses(&provider.load().unwrap()), Some(false));
+        fs::write(&other, unreadable).unwrap();
+        fs::remove_file(&own).unwrap();
+        for _ in 0..2 {
+            let load = provider.load().unwrap();
+            assert_eq!(refuses(&load), Some(false));
+            let problems: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+            let stays = "may have AccessPolicy default/a, which no other file has any more";
+            assert!(problems.iter().any(|it| it.contains(stays)), "{problems:?}");
+        }
+        // It is in none, and then in the other one.
+        fs::write(
+            &other,
+            policy(TARGETS, VALID).replace("name: a}", "name: c}"),
+        )
+        .unwrap();
+        let load = provider.load().unwrap();
+        assert_eq!((refuses(&load), open(&load)), (None, 0));
+        fs::write(&other, policy(TARGETS, VALID)).unwrap();
+        assert_eq!(refuses(&provider.load().unwrap()), Some(false));
+    }
+}
+
+/// The text of a file that is no YAML has other objects.
+#[test]
+fn policy_that_no_text_names_is_deleted() {
+    let other = "kind: AccessPolicy\nmetadata: {name: z";
+    let directory = directory(&[("a.yaml", &policy(TARGETS, VALID)), ("b.yaml", other)]);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    assert_eq!(refuses(&provider.load().unwrap()), Some(false));
+    fs::remove_file(directory.path().join("a.yaml")).unwrap();
+    assert_eq!(refuses(&provider.load().unwrap()), None);
+}
+
 /// Returns the number of problems that leave requests without protection.
 fn open(load: &Load) -> usize {
     let problems = load.problems.iter();
