@@ -34,6 +34,9 @@ const SHORTEST_STREAM: Duration = Duration::from_secs(1);
 /// Delay before the next attempt on the leader, after a failure or after a move to it. Without it, two controllers that
 /// each name the other as leader would bounce pods between them.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
+/// How long a state of another controller process waits that lacks policies of the published one: its watches may be behind
+/// those of the process before. In a cluster, a deleted policy stays in force for as long.
+const CATCH_UP: Duration = Duration::from_secs(1);
 /// Minimum time between two requests for key sets: clients choose the keys that tokens name.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 /// Interval of log messages about the same failure, and maximum number of different failures in that interval.
@@ -56,6 +59,10 @@ pub(super) struct Follower<N> {
     copies: watch::Sender<GatewayObjects>,
     notify: N,
     state: GatewayObjects,
+    /// The state that was published last, or the copy of a previous container.
+    published: GatewayObjects,
+    /// Until when the state is not published, since it lacks policies of the published one. `None` if it is published.
+    late_until: Option<Instant>,
     /// Until when the state, the copy of a previous container, is not published: a controller may have a later one, with stricter
     /// policies. `None` if it is published.
     held_until: Option<Instant>,
@@ -112,6 +119,8 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             copies,
             notify,
             state: GatewayObjects::default(),
+            published: GatewayObjects::default(),
+            late_until: None,
             held_until: None,
             needs_full_state: false,
             current: None,
@@ -129,6 +138,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     /// later one, the first connection fails or the controller is silent. Ends when the receiver is dropped.
     pub(super) async fn run(mut self, initial: Option<GatewayObjects>) {
         if let Some(state) = initial {
+            self.published = state.clone();
             self.state = state;
             self.held_until = Some(Instant::now() + SILENCE);
             if let Some(pods) = &self.state.pods {
@@ -150,6 +160,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                     self.ask(key_sets);
                 }
                 () = or_pending(self.held_until.map(sleep_until)) => self.publish_copy(),
+                () = or_pending(self.late_until.map(sleep_until)) => self.accept(),
                 () = self.loads.closed() => return,
             }
         }
@@ -286,6 +297,16 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     fn committed(&mut self) {
         self.needs_full_state = false;
+        if self.state.lacks_policies_of(&self.published) {
+            let end = Instant::now() + CATCH_UP;
+            self.late_until = self.late_until.or(Some(end));
+        } else {
+            self.accept();
+        }
+    }
+
+    /// Publishes the state.
+    fn accept(&mut self) {
         // In this order: no state is served, and reported, that the next copy may lack.
         self.copies.send_replace(self.state.clone());
         self.publish();
@@ -295,19 +316,23 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         if let Some(pods) = &self.state.pods {
             (self.notify)(StreamEvent::Pods(pods));
         }
-        self.copies.send_replace(self.state.clone());
+        if self.late_until.is_none() {
+            self.copies.send_replace(self.state.clone());
+        }
     }
 
     /// Publishes the copy of a previous container, unless a state is published already.
     fn publish_copy(&mut self) {
-        if self.held_until.is_some() {
+        // A state that is late has taken its place.
+        if self.held_until.is_some() && self.late_until.is_none() {
             self.publish();
             tracing::info!("loaded the copy of a previous container");
         }
     }
 
     fn publish(&mut self) {
-        self.held_until = None;
+        (self.held_until, self.late_until) = (None, None);
+        self.published = self.state.clone();
         if let Some(secret) = &self.state.session_secret {
             (self.notify)(StreamEvent::SessionSecret(secret));
         }
@@ -416,54 +441,4 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::sync::mpsc;
-    use tokio::time::{sleep, timeout};
-
-    use super::*;
-    use crate::api::Key;
-
-    #[tokio::test(start_paused = true)]
-    async fn copy_is_served_once_a_controller_is_silent() {
-        let settings = StreamSettings {
-            host: "localhost".to_owned(),
-            port: 1,
-            gateway: Key::new("infra", "edge"),
-            ca_file: "ca".into(),
-            token_file: "token".into(),
-            state_dir: None,
-        };
-        let (loads, mut loaded) = watch::channel(Arc::default());
-        let (_served, reports) = watch::channel(None);
-        let outgoing = Outgoing {
-            reports,
-            key_requests: Arc::default(),
-        };
-        let (copies, _copied) = watch::channel(GatewayObjects::default());
-        let (updates, received) = mpsc::channel(1);
-        let ignore = |_: StreamEvent<'_>| {};
-        let mut follower = Follower::new(Arc::new(settings), loads, outgoing, copies, ignore);
-        follower.current = Some(Connection {
-            session: Session::of(received),
-            intake: UpdateDecoder::default(),
-            address: None,
-            leader: None,
-            begun: None,
-        });
-        let begin = |base| Update::Begin {
-            instance: "5f2c".to_owned(),
-            base,
-        };
-        let (mut copy, mut decoder) = (GatewayObjects::default(), UpdateDecoder::default());
-        for update in [begin(None), Update::Commit { revision: 7 }] {
-            decoder.take(update, &mut copy).unwrap();
-        }
-        tokio::spawn(follower.run(Some(copy)));
-        let start = Instant::now();
-        sleep(Duration::from_secs(3)).await;
-        updates.send(begin(Some(7))).await.unwrap();
-        let served = timeout(Duration::from_secs(60), loaded.changed()).await;
-        served.expect("it is served").unwrap();
-        assert_eq!(start.elapsed(), Duration::from_secs(3) + SILENCE);
-    }
-}
+mod tests;

@@ -110,6 +110,24 @@ impl GatewayObjects {
         Some(updates)
     }
 
+    /// Reports whether a policy that protects requests is not in this state, but in one of another controller process, or in a
+    /// later version there.
+    pub(super) fn lacks_policies_of(&self, other: &Self) -> bool {
+        let version = |state: &Self, name: &ObjectRef| {
+            let policy = state.snapshot.object(name)?;
+            let meta = policy.meta();
+            Some((meta.creation_timestamp, meta.generation))
+        };
+        let of_instance = |state: &Self| state.position.as_ref().map(|it| it.instance.clone());
+        let mut protecting = Kind::streamed().filter(|kind| protects(kind));
+        of_instance(self) != of_instance(other)
+            && protecting.any(|kind| {
+                let keys = other.snapshot.keys(kind).into_iter();
+                let mut names = keys.map(|key| kind.object_ref(&key.namespace, &key.name));
+                names.any(|name| version(self, &name) < version(other, &name))
+            })
+    }
+
     /// Reports whether `other` has key material that this state does not have.
     pub(super) fn lacks_keys_of(&self, other: &Self) -> bool {
         let secrets = self.snapshot.secrets.changes_since(&other.snapshot.secrets);
