@@ -17,8 +17,12 @@ use crate::ir::cidr::{self, CidrSet};
 /// version permits more than the published one, it has what that says. `None` if the new one takes effect at once: it permits
 /// no more, nothing tells which of the two does, or they have no target in common.
 pub(super) fn meanwhile(published: &Object, new: &Object) -> Option<Object> {
-    if published.unreadable().is_some() || new.unreadable().is_some() {
+    if new.unreadable().is_some() {
         return None;
+    }
+    if published.unreadable().is_some() {
+        // It refuses all, but not for further targets, which nothing else would protect.
+        return (!new.has_targets_without(published)).then(|| published.clone());
     }
     let for_common_targets = published.for_targets_of(new)?;
     match (published, new) {

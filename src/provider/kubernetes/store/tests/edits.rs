@@ -254,6 +254,28 @@ fn version_that_cannot_be_read_refuses_although_an_edit_waits() {
     assert!(store.deferred.is_empty());
 }
 
+/// The one before refuses all.
+#[test]
+fn version_that_can_be_read_again_waits_for_policies_that_were_written_before() {
+    let (mut store, policies) = (published(), index("AccessPolicy"));
+    let target = |name: &str| json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name});
+    let broken = |targets: &[Value]| {
+        let spec = json!({"targetRefs": targets, "ipRules": 7});
+        Change::Applied(parsed("AccessPolicy", "a", &spec))
+    };
+    let refuses_all = |store: &Store| policy(store).unwrap().unreadable.is_some();
+    store.apply(policies, broken(&[target("shop")]));
+    store.apply(policies, denying(&[X], 2));
+    assert!(refuses_all(&store));
+    answer(&mut store);
+    assert!(store.release(Instant::now()) && !refuses_all(&store));
+    assert_eq!(denied(&store), [X]);
+    // A target that the one before does not have is protected at once.
+    store.apply(policies, broken(&[target("other")]));
+    store.apply(policies, denying(&[X], 4));
+    assert_eq!(denied(&store), [X]);
+}
+
 #[test]
 fn edit_that_waits_for_long_is_a_problem() {
     let (mut store, policies) = (published(), index("AccessPolicy"));
