@@ -20,8 +20,8 @@ pub(super) fn meanwhile(published: &Object, new: &Object) -> Option<Object> {
     if new.unreadable().is_some() {
         return None;
     }
-    if published.unreadable().is_some() {
-        // It refuses all, but not for further targets, which nothing else would protect.
+    if refuses_all(published) {
+        // But not for further targets, which nothing else would protect.
         return (!new.has_targets_without(published)).then(|| published.clone());
     }
     let for_common_targets = published.for_targets_of(new)?;
@@ -63,6 +63,15 @@ pub(super) fn meanwhile(published: &Object, new: &Object) -> Option<Object> {
         }
         _ => None,
     }
+}
+
+/// Reports whether a policy cannot be read, and refuses all. Limits without their rules of mode Audit do not.
+fn refuses_all(policy: &Object) -> bool {
+    let has_rules = match policy {
+        Object::RateLimitPolicy(policy) => !policy.spec.rules.is_empty(),
+        _ => false,
+    };
+    policy.unreadable().is_some() && !has_rules
 }
 
 /// Reports whether a policy permits plain text where others may ask for TLS.
