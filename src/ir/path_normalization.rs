@@ -185,34 +185,60 @@ pub fn rewritten(path: String, settings: Option<&PathSettings>) -> Result<String
     }
     let keeps = |settings: &PathSettings| settings.duplicate_slashes == DuplicateSlashes::Keep;
     let path = match settings.is_some_and(keeps) {
-        true => path,
+        // Several slashes at the beginning would make the path one of another host.
+        true => format!("/{}", path.trim_start_matches('/')),
         false => merged(&path),
     };
     Ok(spelled(&path).into_owned())
 }
 
-/// Returns the other paths that a backend may read in an ambiguous one. It may or may not decode slashes, merge them, and
-/// remove parameters of segments, before it resolves dot segments.
+/// Returns the other paths that a backend may read in an ambiguous one. It may or may not take the beginning for a host, decode
+/// slashes, merge them, and remove parameters of segments, before it resolves dot segments.
 pub fn readings(path: &str) -> Vec<String> {
     let mut readings = Vec::new();
-    for choices in 0..8_u8 {
-        let chosen = |bit: u8| choices & bit != 0;
-        let mut reading = path.to_owned();
-        if chosen(1) {
-            reading = without_escaped_slashes(&reading);
-        }
-        if chosen(2) {
-            reading = without_parameters(&reading);
-        }
-        if chosen(4) {
-            reading = merged(&reading);
-        }
-        reading = resolved(&reading);
-        if reading != path && !readings.contains(&reading) {
-            readings.push(reading);
+    let behind = behind_host(path);
+    for start in std::iter::once(path).chain(behind.as_deref()) {
+        for choices in 0..8_u8 {
+            let reading = reading(start, choices);
+            if reading != path && !readings.contains(&reading) {
+                readings.push(reading);
+            }
         }
     }
     readings
+}
+
+/// Returns what a backend reads in a path that has made these choices, one bit for each.
+fn reading(path: &str, choices: u8) -> String {
+    let chosen = |bit: u8| choices & bit != 0;
+    let mut reading = path.to_owned();
+    if chosen(1) {
+        reading = without_escaped_slashes(&reading);
+    }
+    if chosen(2) {
+        reading = without_parameters(&reading);
+    }
+    if chosen(4) {
+        reading = merged(&reading);
+    }
+    resolved(&reading)
+}
+
+/// Returns the path that a backend reads in a path with several slashes at its beginning, if it resolves that against a URL: what
+/// follows them is a host then (RFC 3986, 4.2). `None` for other paths. Backslashes are slashes for browsers and for servers in
+/// JavaScript.
+#[inline]
+pub fn behind_host(path: &str) -> Option<String> {
+    match path.as_bytes() {
+        [b'/', b'/' | b'\\', ..] => Some(behind_slashes(path)),
+        _ => None,
+    }
+}
+
+fn behind_slashes(path: &str) -> String {
+    let path = path.replace('\\', "/");
+    let host = path.trim_start_matches('/');
+    host.find('/').map_or("/", |end| &host[end..]).to_owned()
 }
 
 /// Reports whether a segment is `.` or `..` for some implementation: in any encoding, behind any slash, and with

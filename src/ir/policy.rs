@@ -104,6 +104,14 @@ impl Policies {
         authorization || limits
     }
 
+    /// Reports whether an authorization server decides, which sees the path.
+    pub fn ask_server(&self) -> bool {
+        match &self.authentication {
+            Some(Enforced::Valid(authentication)) => authentication.external.is_some(),
+            Some(Enforced::Broken(_)) | None => false,
+        }
+    }
+
     /// Returns why policies are broken, if some are.
     pub fn faults(&self) -> impl Iterator<Item = &str> {
         let Self {

@@ -133,6 +133,46 @@ async fn object_keys_and_signed_paths_arrive_as_they_are() {
     }
 }
 
+/// Servers that resolve a path against a URL take what follows several slashes for a host. They find nothing behind it that
+/// is protected.
+#[tokio::test]
+async fn several_slashes_at_the_beginning_hide_no_path() {
+    let origin = Origin::echo("origin").await;
+    let rules =
+        json!([{"name": "no", "action": "Deny", "match": {"paths": [{"value": "/admin"}]}}]);
+    let denied = json!({"authorization": {"rules": rules, "default": "Allow"}});
+    let by_rule = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "admin"});
+    let nobody = json!({"ipRules": {"allow": ["192.0.2.0/24"]}});
+    let unexposed = Objects::http().service("origin", &[origin.address]);
+    for objects in [
+        before(&origin, &[access("policy", &gateway(), &denied)]),
+        before(&origin, &[access("policy", &by_rule, &nobody)]),
+        unexposed.route(
+            "route",
+            &[prefix("/x", "origin"), prefix("/%5Cx", "origin")],
+        ),
+    ] {
+        let scene = Scene::start(&objects);
+        for mut client in clients(scene.at(80)).await {
+            for (path, expected) in [
+                ("//x/admin?a=%61//", "/x/admin?a=%61//"),
+                ("///x//%61dmin", "/x/admin"),
+                ("/\\x/admin", "/%5Cx/admin"),
+                ("/x//admin", "/x//admin"),
+            ] {
+                let answer = client.get("a.com", path).await;
+                assert_eq!(answer.received()["path"], expected, "{path}");
+            }
+        }
+    }
+    // Where all paths are protected alike, a key of an object may begin with a slash.
+    let scene = Scene::start(&before(&origin, &[]));
+    for mut client in clients(scene.at(80)).await {
+        let answer = client.get("a.com", "//x/admin").await;
+        assert_eq!(answer.received()["path"], "//x/admin");
+    }
+}
+
 /// A rule that replaces this prefix of paths.
 fn replacing(path: &str, filter: &str, replacement: &str) -> Value {
     let mut rule = prefix(path, "origin");

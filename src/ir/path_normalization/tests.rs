@@ -229,7 +229,8 @@ fn decodes_or_rejects_escaped_slashes() {
 fn kept_paths_may_be_read_in_several_ways() {
     let keeping = settings(EscapedSlashes::Keep, Keep, DotSegments::Keep);
     for (path, others) in [
-        ("//admin", &["/admin"][..]),
+        ("//admin", &["/admin", "/"][..]),
+        ("//x/admin", &["/x/admin", "/admin"]),
         ("/x/../admin", &["/admin"]),
         ("/x//../admin", &["/x/admin", "/admin"]),
         ("/a%2fb/../admin", &["/admin", "/a/admin"]),
@@ -244,6 +245,27 @@ fn kept_paths_may_be_read_in_several_ways() {
     for path in ["/a", "/a%2fb", "/a;b", "/%61dmin"] {
         assert_eq!(with(&keeping, path), Ok((path.to_owned(), false)), "{path}");
     }
+}
+
+#[test]
+fn several_slashes_at_the_beginning_may_name_a_host() {
+    for (path, behind) in [
+        ("/a", None),
+        ("/", None),
+        ("/a//b", None),
+        ("*", None),
+        ("//", Some("/")),
+        ("//x", Some("/")),
+        ("//x/admin", Some("/admin")),
+        ("///x//admin", Some("//admin")),
+        ("/\\x\\admin", Some("/admin")),
+        ("//\u{e9}/admin", Some("/admin")),
+    ] {
+        assert_eq!(behind_host(path).as_deref(), behind, "{path}");
+    }
+    let keeping = settings(EscapedSlashes::Keep, Keep, DotSegments::Keep);
+    let made = rewritten("//x//admin".to_owned(), Some(&keeping));
+    assert_eq!(made.unwrap(), "/x//admin");
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::ir::client::{ClientPolicies, Underscores};
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
+use crate::ir::path_normalization;
 use crate::ir::request_path::RequestPath;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::body::request_body::RequestBody;
@@ -113,12 +114,9 @@ pub(super) fn admit(
         .listener
         .and_then(|listener| {
             let unprotected = view((parts, &path), target, &added);
-            let found = find_rule(listener, (&unprotected, state));
-            let rule = found.inspect_err(|error| {
-                let status = error.status().as_u16();
-                listener.responses.record(client.worker.id, status);
-            })?;
-            protect(listener, rule, (parts, body));
+            let found = find_rule(listener, (&unprotected, state), parts.uri.path());
+            let (rule, opens) = found.inspect_err(|error| count(client, listener, error))?;
+            protect(listener, (rule, opens), (parts, body), &path)?;
             let passed = listener.policies(rule).map_or(Ok(None), |policies| {
                 let arrival = place.arrival(listener, client);
                 let span = record.span.as_deref_mut();
@@ -164,6 +162,12 @@ pub(super) fn admit(
     })
 }
 
+/// Counts the response to a request that no rule gets.
+fn count(client: &Client, listener: &Listener, error: &Error) {
+    let status = error.status().as_u16();
+    listener.responses.record(client.worker.id, status);
+}
+
 /// Refuses calls of gRPC over a version of HTTP that does not carry them.
 fn carries(rule: &Rule, parts: &request::Parts) -> Result<(), Box<PolicyRefusal>> {
     let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
@@ -173,16 +177,22 @@ fn carries(rule: &Rule, parts: &request::Parts) -> Result<(), Box<PolicyRefusal>
     }
 }
 
-/// Removes from a request what only the proxy may say in those of a rule, in every spelling.
+/// Removes from a request what only the proxy may say in those of a rule, in every spelling. A path that `opens` what is protected
+/// is forwarded as it decides.
 #[inline]
 fn protect(
     listener: &Listener,
-    rule: &Rule,
+    (rule, opens): (&Rule, bool),
     (parts, body): (&mut request::Parts, &mut RequestBody),
-) {
+    path: &RequestPath,
+) -> Result<(), Error> {
     for headers in listener.protected_headers(rule) {
         headers.sanitize(&mut parts.headers);
         body.protect(headers);
+    }
+    match opens {
+        true => path::forward_canonical(parts, path),
+        false => Ok(()),
     }
 }
 
@@ -323,15 +333,20 @@ impl<'a> FoundListener<'a> {
     }
 }
 
-/// Returns the rule for a request.
+/// Returns the rule for a request, and whether a backend that takes the beginning of the forwarded path for a host may serve what
+/// the rule does not decide about.
 fn find_rule<'a>(
     listener: &'a Listener,
     (view, state): (&RequestView<'_>, PathState),
-) -> Result<&'a Arc<Rule>, Error> {
+    forwarded: &str,
+) -> Result<(&'a Arc<Rule>, bool), Error> {
     if state.is_ambiguous {
         path::check_readings(listener, view)?;
     }
-    rule_of(listener, view)
+    let rule = rule_of(listener, view)?;
+    let behind = path_normalization::behind_host(forwarded);
+    let opens = behind.is_some_and(|behind| path::opens(listener, rule, (view, behind.as_str())));
+    Ok((rule, opens))
 }
 
 /// Returns the rule of a listener for a normalized request.

@@ -7,11 +7,12 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Uri, request};
 
 use super::framing::is_multiplexed;
+use crate::ir::Filter;
 use crate::ir::client::PathSettings;
 use crate::ir::path_normalization::{self, Normalized};
 use crate::ir::request_path::RequestPath;
 use crate::proxy::error::Error;
-use crate::table::{Listener, RequestView};
+use crate::table::{Listener, RequestView, Rule};
 
 /// What follows for a request from its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +122,51 @@ pub(super) fn check_readings(listener: &Listener, view: &RequestView<'_>) -> Res
             "the path has readings that match different rules",
         )),
     }
+}
+
+/// Reports whether a backend that takes the beginning of the forwarded path for a host would serve the path `behind` it past a
+/// decision: that is protected in another way than the rule, or no rule leads to it.
+#[cold]
+pub(super) fn opens(
+    listener: &Listener,
+    rule: &Rule,
+    (view, behind): (&RequestView<'_>, &str),
+) -> bool {
+    let policies = listener.policies(rule);
+    if policies.is_some_and(|it| it.ir.need_paths() || it.ir.ask_server()) || asks_server(rule) {
+        return true;
+    }
+    let Ok(canonical) = path_normalization::normalize(behind) else {
+        return true;
+    };
+    let known = RequestPath::new(Some(canonical.into_owned()), None);
+    let path = known.canonical(behind);
+    let found = listener.find(&RequestView { path, ..*view });
+    found.is_none_or(|other| {
+        let others = listener.policies(other);
+        others.map(|it| &it.ir) != policies.map(|it| &it.ir) || asks_server(other)
+    })
+}
+
+/// Reports whether filters ask an authorization server, which sees the path.
+fn asks_server(rule: &Rule) -> bool {
+    let backends = rule.backends().iter();
+    let of_backends = backends.filter_map(|it| it.filters());
+    let all = [rule.filters()].into_iter().chain(of_backends);
+    let mut filters = all.flat_map(|it| it.all);
+    filters.any(|filter| matches!(filter, Filter::ExternalAuth(_)))
+}
+
+/// Makes the path that decides the one to forward.
+pub(super) fn forward_canonical(
+    parts: &mut request::Parts,
+    path: &RequestPath,
+) -> Result<(), Error> {
+    let canonical = path.canonical(parts.uri.path()).to_string();
+    let target = with_query(canonical, parts.uri.query());
+    let target = target.ok_or(Error::BadRequest("malformed request target"))?;
+    parts.uri = target.into();
+    Ok(())
 }
 
 #[cfg(test)]
