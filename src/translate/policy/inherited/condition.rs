@@ -1,6 +1,10 @@
 //! Conditions on requests in policies, which are those of HTTPRoutes.
 
+use http::HeaderName;
+use http::header::{EXPECT, TE, UPGRADE};
+
 use crate::api::http_route::HttpMatch;
+use crate::ir::hop_by_hop::is_hop_by_hop;
 use crate::ir::route::Match;
 use crate::translate::http_match;
 use crate::translate::patterns::RoutePatterns;
@@ -22,8 +26,21 @@ pub(super) fn read(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
             "{field}: type RegularExpression is not supported; use Exact or PathPrefix"
         ));
     }
+    if let Some(header) = headers.iter().find(|it| is_never_forwarded(&it.name)) {
+        let name = &header.name;
+        return invalid(format!(
+            "{field}.headers: no request meets a condition on {name}, which is not forwarded; use Upgrade for the protocol of an upgrade"
+        ));
+    }
     let translated = http_match::one(condition, field, &mut RoutePatterns::default());
     translated.or_else(|fault| invalid(fault.message))
+}
+
+/// Reports whether a header is removed from all requests before conditions see it.
+fn is_never_forwarded(name: &str) -> bool {
+    let is_seen = |name: &HeaderName| [TE, UPGRADE].contains(name);
+    HeaderName::from_bytes(name.as_bytes())
+        .is_ok_and(|name| name == EXPECT || is_hop_by_hop(&name) && !is_seen(&name))
 }
 
 #[cfg(test)]
@@ -42,6 +59,18 @@ mod tests {
             (
                 r#"{"headers": [{"type": "RegularExpression", "name": "a", "value": "b"}]}"#,
                 Some("spec.rules[0].match: type RegularExpression is not supported"),
+            ),
+            (
+                r#"{"headers": [{"name": "Upgrade", "value": "websocket"}, {"name": "TE", "value": "trailers"}]}"#,
+                None,
+            ),
+            (
+                r#"{"headers": [{"name": "connection", "value": "upgrade"}]}"#,
+                Some("spec.rules[0].match.headers: no request meets a condition on connection"),
+            ),
+            (
+                r#"{"headers": [{"name": "Expect", "value": "100-continue"}]}"#,
+                Some("spec.rules[0].match.headers: no request meets a condition on Expect"),
             ),
             (
                 r#"{"path": {"value": "a"}}"#,
