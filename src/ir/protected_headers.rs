@@ -10,6 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub enum Protection {
     /// The proxy says by it who the client is: nothing that the client says by it decides.
     Identity,
+    /// A backend may take the method from it, and the proxy decides by another one.
+    Method,
     /// The proxy sets it: no other spelling of it is of the client.
     Set,
     /// The proxy removes it.
@@ -75,7 +77,7 @@ impl ProtectedHeaders {
     fn is_forged(&self, name: &HeaderName) -> bool {
         let mut protected = self.spelled_like(name);
         protected.any(|(own, protection)| match protection {
-            Protection::Identity => true,
+            Protection::Identity | Protection::Method => true,
             Protection::Set => own != name,
             // To remove `X_User` is no reason to remove `X-User`.
             Protection::Removed => own != name && has_symbol(name.as_str()) && !self.is_read(name),

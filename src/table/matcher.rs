@@ -191,7 +191,8 @@ fn is_same_list<'a>(value: &'a [u8], lines: impl IntoIterator<Item = &'a [u8]>) 
     elements(std::iter::once(value)).eq(elements(lines.into_iter()))
 }
 
-/// Reports whether one of the first `count` values of a parameter meets a condition.
+/// Reports whether one of the first `count` values of a parameter meets a condition. Some servers take a semicolon for the end of a
+/// parameter, which must lead past no policy either.
 fn query_fits(condition: &QueryMatch, request: &RequestView<'_>, count: usize) -> bool {
     let fits = |value: &str| match &condition.value {
         ValueMatch::Exact(exact) => decode(value).eq(exact.bytes()),
@@ -202,13 +203,36 @@ fn query_fits(condition: &QueryMatch, request: &RequestView<'_>, count: usize) -
         ValueMatch::Regex(pattern) => pattern.matches(value),
     };
     let query = request.query.unwrap_or_default();
-    parameters(query, &condition.name).take(count).any(fits)
+    let name = &condition.name;
+    let with_semicolons = || split_parameters(query, name).any(fits);
+    parameters(query, name).take(count).any(fits)
+        || count > OF_ROUTE && query.contains(';') && with_semicolons()
+}
+
+/// Reports whether a backend may read another value of a query parameter than the one that decides about routes: there is a
+/// further one, or one behind a semicolon.
+pub(super) fn may_differ(name: &str, request: &RequestView<'_>) -> bool {
+    let Some(query) = request.query else {
+        return false;
+    };
+    let decided = parameters(query, name).next();
+    let differs = |other: &str| decided.is_none_or(|it| !decode(it).eq(decode(other)));
+    parameters(query, name).skip(1).any(differs)
+        || query.contains(';') && split_parameters(query, name).any(differs)
 }
 
 /// Returns the values of the parameters of this name, still encoded.
 fn parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    query
-        .split('&')
+    named(query.split('&'), name)
+}
+
+/// The same where a semicolon ends a parameter, too.
+fn split_parameters<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    named(query.split(['&', ';']), name)
+}
+
+fn named<'a>(pairs: impl Iterator<Item = &'a str>, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pairs
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         .filter(move |(key, _)| decode(key).eq(name.bytes()))
         .map(|(_, value)| value)
@@ -440,6 +464,9 @@ mod tests {
             ("a=1&a=2", true, false),
             ("a=1&%61=%32", true, false),
             ("a&b=2", false, false),
+            ("b=1;a=2", true, false),
+            ("a=1;%61=2&b", true, false),
+            ("b=a=2", false, false),
         ] {
             let request = RequestView {
                 query: Some(query),
@@ -448,6 +475,27 @@ mod tests {
             assert_eq!(fits(&condition, &request), by_policy, "{query}");
             let is_of_route = mismatch(&condition, &request).is_none();
             assert_eq!(is_of_route, by_route, "{query}");
+        }
+    }
+
+    #[test]
+    fn values_that_differ_from_the_one_that_decides_are_found() {
+        let headers = HeaderMap::new();
+        for (query, expected) in [
+            ("a=1", false),
+            ("a=1&a=%31&b=2", false),
+            ("a=1&a=2", true),
+            ("a=1&%61", true),
+            ("b=1;a=2", true),
+            ("a=1;b=2", true),
+            ("b=1;c=2&a=1", false),
+            ("b=1", false),
+        ] {
+            let request = RequestView {
+                query: Some(query),
+                ..view(&headers, &[])
+            };
+            assert_eq!(may_differ("a", &request), expected, "{query}");
         }
     }
 }

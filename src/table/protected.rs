@@ -21,6 +21,13 @@ use crate::ir::request_match::Match;
 
 type Headers = Vec<(HeaderName, Protection)>;
 
+/// Headers from which frameworks take the method of a request, whatever its first line says.
+const METHODS: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+];
+
 /// Returns the headers that policies on the clients of a listener protect: the one with the address.
 pub(super) fn of_clients(clients: Option<&Arc<ClientPolicies>>) -> Option<Arc<ProtectedHeaders>> {
     let address = match clients?.address.as_ref()? {
@@ -71,13 +78,16 @@ pub(super) fn of_policies(
         }
         headers.extend(read);
     }
+    let mut has_methods = false;
     if let Some(Enforced::Valid(authorization)) = &ir.authorization {
         let rules = authorization.rules.iter();
+        has_methods |= rules.clone().any(|rule| rule.requests.methods.is_some());
         let matches = rules.flat_map(|rule| rule.requests.matches.iter().flatten());
         add_matches(matches, &mut headers);
     }
     if let Some(Enforced::Valid(limits)) = &ir.limits {
         for limit in &limits.limits {
+            has_methods |= limit.condition.as_ref().is_some_and(names_method);
             add_matches(limit.condition.iter(), &mut headers);
             let keys = limit.key.iter().filter_map(|part| match part {
                 KeyPart::Header(name) => Some((name.clone(), Protection::Compared)),
@@ -90,11 +100,24 @@ pub(super) fn of_policies(
     if let Some(changes) = defaults.and_then(|it| it.request_headers.as_ref()) {
         add_changes(changes, &mut headers);
     }
+    if has_methods {
+        add_methods(&mut headers);
+    }
     list(headers)
 }
 
+/// Reports whether which rule of a route a request gets depends on its method.
+pub(super) fn depends_on_methods(route: &ir::Route) -> bool {
+    let mut matches = route.rules.iter().flat_map(|rule| &rule.matches);
+    matches.any(names_method)
+}
+
+fn names_method(condition: &Match) -> bool {
+    condition.others.method.is_some()
+}
+
 /// Returns the headers that filters of a rule and of its backendRefs protect. If policies target its route or rules of that, which
-/// rule a request gets is part of their decision.
+/// rule a request gets is part of their decision. Methods always are: a route may serve some and no others.
 pub(super) fn of_rule<'a>(
     route: &ir::Route,
     ir: &'a ir::Rule,
@@ -119,7 +142,23 @@ pub(super) fn of_rule<'a>(
             | Filter::Respond(_) => {}
         }
     }
+    if depends_on_methods(route) {
+        let matches = route.rules.iter().flat_map(|rule| &rule.matches);
+        let mut conditions = matches.flat_map(|condition| &condition.others.headers);
+        // A route that decides by such a header forwards it.
+        if !conditions.any(|condition| METHODS.contains(&condition.name)) {
+            add_methods(&mut headers);
+        }
+    }
     list(headers)
+}
+
+/// Adds the headers with methods that the configuration does not name.
+fn add_methods(headers: &mut Headers) {
+    let is_named = |name: &HeaderName| headers.iter().any(|(own, _)| own == name);
+    let unnamed: Vec<_> = METHODS.into_iter().filter(|it| !is_named(it)).collect();
+    let unnamed = unnamed.into_iter();
+    headers.extend(unnamed.map(|name| (name, Protection::Method)));
 }
 
 fn list(headers: Headers) -> Option<Arc<ProtectedHeaders>> {

@@ -10,7 +10,7 @@ use super::backend::Backend;
 use super::backends::Backends;
 use super::filter::{Filters, Targets};
 use super::forward_stats::ForwardStats;
-use super::matcher::RequestView;
+use super::matcher::{RequestView, may_differ};
 use super::policies::{Policies, PolicyStates};
 use super::protected;
 use super::request_stats::RuleStats;
@@ -20,6 +20,7 @@ use crate::ir::Time;
 use crate::ir::cors::is_preflight;
 use crate::ir::protected_headers::ProtectedHeaders;
 use crate::ir::route::Action;
+use crate::ir::sharing::Text;
 use crate::ir::{Precedence, RouteKind};
 
 /// A rule of a route, shared by all listeners that the route is attached to.
@@ -35,6 +36,8 @@ pub struct Rule {
     policies: Option<Arc<Policies>>,
     /// The headers that its filters decide about, and those that select it among rules with policies.
     protected: Option<Arc<ProtectedHeaders>>,
+    /// The query parameters that select among the rules of its route, if policies target that.
+    parameters: ThinVec<Text>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
     created: Option<Time>,
@@ -150,6 +153,7 @@ impl Rule {
             filter_targets,
             policies: policies(route, index).map(|ir| Policies::new(ir, states)),
             protected,
+            parameters: parameters(route),
             kind: route.kind,
             created: route.created,
             priority: route.priority,
@@ -175,9 +179,24 @@ impl Rule {
         (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
             && self.policies.as_ref().map(|it| &it.ir) == policies(route, index)
-            // With policies, the other rules of the route have a part in it.
-            && (route.policies.is_none() || self.protected == protected_headers(route, ir))
+            && self.has_same_protection(route, ir)
             && self.has_same_targets(backends)
+    }
+
+    /// Reports whether the other rules of the route, as far as they have a part in it, would give this node the same protection.
+    fn has_same_protection(&self, route: &ir::Route, ir: &ir::Rule) -> bool {
+        let has_part = route.policies.is_some() || protected::depends_on_methods(route);
+        let is_none = !has_part && self.protected.is_none() && self.parameters.is_empty();
+        is_none
+            || self.protected == protected_headers(route, ir)
+                && self.parameters == parameters(route)
+    }
+
+    /// Reports whether a backend may read another value of a query parameter than the one that has selected the rule, so that it
+    /// would be one that other policies are for.
+    pub fn has_doubtful_query(&self, request: &RequestView<'_>) -> bool {
+        let mut parameters = self.parameters.iter();
+        parameters.any(|name| may_differ(name, request))
     }
 
     /// Reports whether this node would get the same backends in the new table.
@@ -337,6 +356,19 @@ impl Rule {
 /// Returns what policies require of the requests of a rule of a route that they target.
 fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies>> {
     route.policies.as_ref()?.get(index)
+}
+
+/// Returns the query parameters that select among the rules of a route that policies target, each once.
+fn parameters(route: &ir::Route) -> ThinVec<Text> {
+    let mut names = ThinVec::new();
+    if route.policies.is_some() {
+        let matches = route.rules.iter().flat_map(|rule| &rule.matches);
+        let conditions = matches.flat_map(|condition| &condition.others.query);
+        names.extend(conditions.map(|condition| condition.name.clone()));
+        names.sort_unstable();
+        names.dedup();
+    }
+    names
 }
 
 fn protected_headers(route: &ir::Route, ir: &ir::Rule) -> Option<Arc<ProtectedHeaders>> {

@@ -356,7 +356,13 @@ pub(super) fn rule_of<'a>(
     view: &RequestView<'_>,
 ) -> Result<&'a Arc<Rule>, Error> {
     let rule = listener.find(view);
-    rule.ok_or(Error::NotFound("no route matches this request"))
+    let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
+    match rule.has_doubtful_query(view) {
+        true => Err(Error::BadRequest(
+            "a query parameter that selects a rule has several values",
+        )),
+        false => Ok(rule),
+    }
 }
 
 /// Generates a request id: 128 random bits in hexadecimal.
