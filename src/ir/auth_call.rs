@@ -66,6 +66,14 @@ pub struct AuthCall {
 }
 
 impl AuthCall {
+    /// Returns the headers of the client's request that the server gets by their names, apart from those that it always gets.
+    pub fn request_headers(&self) -> &[HeaderName] {
+        match &self.protocol {
+            AuthProtocol::Http(http) => &http.headers,
+            AuthProtocol::Grpc(grpc) => &grpc.headers,
+        }
+    }
+
     /// Returns the headers of the server's response that replace those of the client's request; empty for all.
     pub fn response_headers(&self) -> &[HeaderName] {
         match &self.protocol {

@@ -173,13 +173,23 @@ impl Rule {
         self.options.as_ref()?.session.as_ref()
     }
 
-    /// Returns the backends of its backendRefs and of its filters.
-    pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
-        let shares: &[WeightedBackend] = match &self.action {
+    /// Reports whether filters of it or of its backendRefs ask an authorization server.
+    pub fn asks_server(&self) -> bool {
+        let of_shares = self.shares().iter().flat_map(|share| &share.filters);
+        let mut filters = self.filters.iter().chain(of_shares);
+        filters.any(|filter| matches!(filter, Filter::ExternalAuth(_)))
+    }
+
+    fn shares(&self) -> &[WeightedBackend] {
+        match &self.action {
             Action::Forward(shares) => shares,
             Action::Invalid(_) => &[],
-        };
-        let of_shares = shares.iter().flat_map(|share| {
+        }
+    }
+
+    /// Returns the backends of its backendRefs and of its filters.
+    pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        let of_shares = self.shares().iter().flat_map(|share| {
             let of_filters = share.filters.iter().filter_map(Filter::backend);
             share.target.backend().into_iter().chain(of_filters)
         });
@@ -189,6 +199,12 @@ impl Rule {
 }
 
 impl Route {
+    /// Reports whether it matters for what protects a request which of the rules it gets: policies target the route, or filters
+    /// ask an authorization server.
+    pub fn protects_by_rule(&self) -> bool {
+        self.policies.is_some() || self.rules.iter().any(|rule| rule.asks_server())
+    }
+
     /// Returns the patterns of all matches.
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         let matches = self.rules.iter().flat_map(|rule| &rule.matches);

@@ -116,15 +116,15 @@ fn names_method(condition: &Match) -> bool {
     condition.others.method.is_some()
 }
 
-/// Returns the headers that filters of a rule and of its backendRefs protect. If policies target its route or rules of that, which
-/// rule a request gets is part of their decision. Methods always are: a route may serve some and no others.
+/// Returns the headers that filters of a rule and of its backendRefs protect. If its rules may be protected in different ways,
+/// which one a request gets is part of the decision. Methods always are: a route may serve some and no others.
 pub(super) fn of_rule<'a>(
     route: &ir::Route,
     ir: &'a ir::Rule,
     of_backends: impl Iterator<Item = &'a Filter>,
 ) -> Option<Arc<ProtectedHeaders>> {
     let mut headers = Headers::new();
-    if route.policies.is_some() {
+    if route.protects_by_rule() {
         let matches = route.rules.iter().flat_map(|rule| &rule.matches);
         add_matches(matches, &mut headers);
     }
@@ -165,8 +165,11 @@ fn list(headers: Headers) -> Option<Arc<ProtectedHeaders>> {
     ProtectedHeaders::new(headers).map(Arc::new)
 }
 
-/// Adds the headers that only an authorization server says. Without a list, these are known with its response.
+/// Adds the headers that only an authorization server says, and those that it decides by. Without a list of the former, these are
+/// known with its response, and without one of the latter, it sees all.
 fn add_call(call: &AuthCall, headers: &mut Headers) {
+    let asked = call.request_headers().iter();
+    headers.extend(asked.map(|name| (name.clone(), Protection::Compared)));
     let names = call.response_headers().iter();
     let names = names.filter(|name| **name != HOST && !HOP_BY_HOP.contains(name));
     headers.extend(names.map(|name| (name.clone(), Protection::Set)));

@@ -36,7 +36,7 @@ pub struct Rule {
     policies: Option<Arc<Policies>>,
     /// The headers that its filters decide about, and those that select it among rules with policies.
     protected: Option<Arc<ProtectedHeaders>>,
-    /// The query parameters that select among the rules of its route, if policies target that.
+    /// The query parameters that select among the rules of its route, if these are protected in different ways.
     parameters: ThinVec<Text>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
@@ -185,7 +185,7 @@ impl Rule {
 
     /// Reports whether the other rules of the route, as far as they have a part in it, would give this node the same protection.
     fn has_same_protection(&self, route: &ir::Route, ir: &ir::Rule) -> bool {
-        let has_part = route.policies.is_some() || protected::depends_on_methods(route);
+        let has_part = route.protects_by_rule() || protected::depends_on_methods(route);
         let is_none = !has_part && self.protected.is_none() && self.parameters.is_empty();
         is_none
             || self.protected == protected_headers(route, ir)
@@ -358,10 +358,10 @@ fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies
     route.policies.as_ref()?.get(index)
 }
 
-/// Returns the query parameters that select among the rules of a route that policies target, each once.
+/// Returns the query parameters that select among the rules of a route, each once, if these may be protected in different ways.
 fn parameters(route: &ir::Route) -> ThinVec<Text> {
     let mut names = ThinVec::new();
-    if route.policies.is_some() {
+    if route.protects_by_rule() {
         let matches = route.rules.iter().flat_map(|rule| &rule.matches);
         let conditions = matches.flat_map(|condition| &condition.others.query);
         names.extend(conditions.map(|condition| condition.name.clone()));

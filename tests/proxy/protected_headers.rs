@@ -258,6 +258,36 @@ async fn headers_that_select_rules_with_policies_have_one_spelling() {
     }
 }
 
+/// A backend reads no other spelling of a header than the one that an authorization server has decided by.
+#[tokio::test]
+async fn headers_that_authorization_servers_decide_by_have_one_spelling() {
+    let (origin, server) = (Origin::hello(), Origin::hello());
+    let backend = json!({"name": "auth", "port": 80});
+    let http = json!({"allowedHeaders": ["X-Role"]});
+    let external = json!({"protocol": "HTTP", "backendRef": backend, "http": http});
+    let policy = access("a", &gateway(), &json!({"external": external}));
+    let filter = json!({"type": "ExternalAuth", "externalAuth": external});
+    for (rule, policies) in [
+        (to("origin"), &[policy][..]),
+        (with_filters("/", "origin", &[filter]), &[]),
+    ] {
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.service("auth", &[server.address]);
+        let objects = objects.route("route", &[rule]);
+        let scene = Scene::start(&policies.iter().cloned().fold(objects, Objects::with));
+        let head = [
+            "X-Role: one",
+            "X_Role: forged",
+            "x.role: forged",
+            "X-Role: two",
+        ];
+        let request = sent(scene.at(80), &origin, &head, &["X-Role: forged"]);
+        assert!(forged(&request).is_empty(), "{:?}", forged(&request));
+        assert_eq!(request.fields.all("x-role"), ["one,two"]);
+        assert_eq!(server.last().fields.all("x-role"), ["one,two"]);
+    }
+}
+
 /// Servers differ in which value of a parameter they take, and some take a semicolon for the end of one.
 #[tokio::test]
 async fn query_parameters_that_select_rules_with_policies_have_one_value() {

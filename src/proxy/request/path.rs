@@ -7,7 +7,6 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Uri, request};
 
 use super::framing::is_multiplexed;
-use crate::ir::Filter;
 use crate::ir::client::PathSettings;
 use crate::ir::path_normalization::{self, Normalized};
 use crate::ir::request_path::RequestPath;
@@ -133,7 +132,8 @@ pub(super) fn opens(
     (view, behind): (&RequestView<'_>, &str),
 ) -> bool {
     let policies = listener.policies(rule);
-    if policies.is_some_and(|it| it.ir.need_paths() || it.ir.ask_server()) || asks_server(rule) {
+    let by_path = policies.is_some_and(|it| it.ir.need_paths() || it.ir.ask_server());
+    if by_path || rule.ir.asks_server() {
         return true;
     }
     let Ok(canonical) = path_normalization::normalize(behind) else {
@@ -144,17 +144,8 @@ pub(super) fn opens(
     let found = listener.find(&RequestView { path, ..*view });
     found.is_none_or(|other| {
         let others = listener.policies(other);
-        others.map(|it| &it.ir) != policies.map(|it| &it.ir) || asks_server(other)
+        others.map(|it| &it.ir) != policies.map(|it| &it.ir) || other.ir.asks_server()
     })
-}
-
-/// Reports whether filters ask an authorization server, which sees the path.
-fn asks_server(rule: &Rule) -> bool {
-    let backends = rule.backends().iter();
-    let of_backends = backends.filter_map(|it| it.filters());
-    let all = [rule.filters()].into_iter().chain(of_backends);
-    let mut filters = all.flat_map(|it| it.all);
-    filters.any(|filter| matches!(filter, Filter::ExternalAuth(_)))
 }
 
 /// Makes the path that decides the one to forward.
