@@ -28,6 +28,19 @@ pub fn hosts<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = 
     })
 }
 
+/// Returns the text of credentials, with a comma after each part: their scheme in lower case and one space behind it, whatever
+/// the client writes (RFC 9110, 11.1 and 11.4).
+pub fn credentials<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = u8> {
+    elements(lines).flat_map(|element| {
+        let end = element.iter().position(u8::is_ascii_whitespace);
+        let (scheme, rest) = element.split_at(end.unwrap_or(0));
+        let space = end.map(|_| b' ');
+        let scheme = scheme.iter().map(u8::to_ascii_lowercase).chain(space);
+        let rest = rest.trim_ascii_start().iter().copied();
+        scheme.chain(rest).chain(iter::once(b','))
+    })
+}
+
 /// Returns a host without its port and the dot of an absolute name.
 fn name_of(host: &[u8]) -> &[u8] {
     let literal = host.iter().rposition(|byte| *byte == b']');

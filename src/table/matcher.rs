@@ -1,7 +1,7 @@
 //! The conditions of a match. Allocates only to match a pattern against an encoded or repeated value. Must not know
 //! indexes or precedence.
 
-use http::header::UPGRADE;
+use http::header::{AUTHORIZATION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use memchr::memchr;
 
@@ -9,7 +9,7 @@ use crate::ir::Pattern;
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
-use crate::ir::header_list::{elements, has_hosts, hosts};
+use crate::ir::header_list::{credentials, elements, has_hosts, hosts};
 use crate::ir::route::{Conditions, HeaderMatch, Match, QueryMatch, ValueMatch};
 
 /// Number of values of a query parameter that count for the matches of routes (Gateway API, HTTPQueryParamMatch).
@@ -137,6 +137,11 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
             let lines = std::iter::once(first).chain(second).chain(others);
             hosts_fit(value, lines.map(HeaderValue::as_bytes))
         }
+        (ValueMatch::Exact(exact), _) if condition.name == AUTHORIZATION => {
+            let lines = std::iter::once(first).chain(second).chain(others);
+            let exact = std::iter::once(exact.as_bytes());
+            credentials(exact).eq(credentials(lines.map(HeaderValue::as_bytes)))
+        }
         (ValueMatch::Exact(exact), None) => {
             let (exact, first) = (exact.as_bytes(), first.as_bytes());
             is_list(exact, first) && is_same_list(exact, [first])
@@ -239,8 +244,8 @@ fn named<'a>(pairs: impl Iterator<Item = &'a str>, name: &'a str) -> impl Iterat
 }
 
 /// Decodes a name or value of `application/x-www-form-urlencoded`. Keeps a `%` without two hexadecimal digits.
-fn decode(text: &str) -> impl Iterator<Item = u8> {
-    let mut rest = text.as_bytes();
+pub(super) fn decode(text: &(impl AsRef<[u8]> + ?Sized)) -> impl Iterator<Item = u8> {
+    let mut rest = text.as_ref();
     std::iter::from_fn(move || {
         let (first, tail) = rest.split_first()?;
         rest = tail;
@@ -405,6 +410,30 @@ mod tests {
             value: exact("a"),
         };
         assert!(!header_fits(&condition, &view(&headers, &[])));
+    }
+
+    #[test]
+    fn every_spelling_of_credentials_meets_a_condition_on_them() {
+        let fits = |sent: &'static str| {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(sent))]);
+            let condition = HeaderMatch {
+                name: AUTHORIZATION,
+                value: exact("Bearer aB"),
+            };
+            header_fits(&condition, &view(&headers, &[]))
+        };
+        for sent in ["Bearer aB", "bearer aB", "BEARER  \t aB"] {
+            assert!(fits(sent), "{sent}");
+        }
+        for sent in [
+            "Bearer ab",
+            "BeareraB",
+            "Basic aB",
+            "Bearer aB c",
+            "Bearer aB, x",
+        ] {
+            assert!(!fits(sent), "{sent}");
+        }
     }
 
     #[test]

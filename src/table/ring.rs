@@ -93,7 +93,7 @@ impl Ring {
 /// Returns the hash of a request's key; `None` if the request lacks a part of it.
 pub(super) fn hash(key: &[KeyPart], request: &LimitedRequest<'_>) -> Option<u64> {
     let mut hasher = StableHasher::default();
-    key::write(&mut hasher, key, request, key::Several::First).then(|| hasher.finish())
+    key::write(&mut hasher, key, request, key::KeyUse::Endpoint).then(|| hasher.finish())
 }
 
 /// Returns the hash of the key of a client of which only the address is known; `None` if the key has other parts.

@@ -3,13 +3,15 @@
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
-use http::{HeaderName, HeaderValue};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use memchr::memchr;
 
 use crate::ir::cookie;
 use crate::ir::header_list;
 use crate::ir::limit::{IdentityPart, KeyPart, Limit};
 use crate::table::authentication::Claims;
-use crate::table::matcher::RequestView;
+use crate::table::matcher::{RequestView, decode};
 
 /// The parts of a request that keys are made of.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +50,7 @@ pub(super) fn hash(
     identity: &ClientIdentity<'_>,
 ) -> u64 {
     let mut hasher = state.build_hasher();
-    write(&mut hasher, &limit.key, request, Several::None);
+    write(&mut hasher, &limit.key, request, KeyUse::Limit);
     for part in &limit.identity {
         match (part, identity.name, &identity.token) {
             (IdentityPart::Client, Some(name), _) => {
@@ -85,13 +87,14 @@ fn write_texts<'a>(hasher: &mut impl Hasher, texts: impl IntoIterator<Item = &'a
     }
 }
 
-/// What cookies of one name count as that have different values.
+/// What a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::table) enum Several {
-    /// The first, which is that of the most specific path (RFC 6265, 5.4).
-    First,
-    /// No cookie: servers differ in which one they take, so that a client that adds one would choose its key.
-    None,
+pub(in crate::table) enum KeyUse {
+    /// It selects an endpoint. Of several cookies, the first one counts, which is that of the most specific path (RFC 6265, 5.4).
+    Endpoint,
+    /// It limits a client, which must not choose it by what means the same to a server: different cookies of one name are none,
+    /// since servers differ in which one they take.
+    Limit,
 }
 
 /// Writes the values of the parts of a key. Returns whether the request has all parts.
@@ -99,7 +102,7 @@ pub(in crate::table) fn write(
     hasher: &mut impl Hasher,
     key: &[KeyPart],
     request: &LimitedRequest<'_>,
-    several: Several,
+    usage: KeyUse,
 ) -> bool {
     let mut has_all = true;
     for part in key {
@@ -109,14 +112,19 @@ pub(in crate::table) fn write(
                 None
             }
             KeyPart::Header(name) => {
-                has_all &= write_header(hasher, &request.view, name);
+                has_all &= match usage {
+                    KeyUse::Limit if *name == AUTHORIZATION => {
+                        write_credentials(hasher, &request.view, name)
+                    }
+                    KeyUse::Limit | KeyUse::Endpoint => write_header(hasher, &request.view, name),
+                };
                 continue;
             }
-            KeyPart::Cookie(name) => {
-                let mut values = cookie::values(request.view.headers, name);
-                let first = values.next();
-                first.filter(|first| several == Several::First || values.all(|it| it == *first))
+            KeyPart::Cookie(name) if usage == KeyUse::Limit => {
+                has_all &= write_cookie(hasher, request.view.headers, name);
+                continue;
             }
+            KeyPart::Cookie(name) => cookie::values(request.view.headers, name).next(),
             KeyPart::Hostname => Some(request.view.host.as_bytes()),
         };
         has_all &= value.is_some() || matches!(part, KeyPart::ClientIp { .. });
@@ -125,6 +133,47 @@ pub(in crate::table) fn write(
         hasher.write(value.unwrap_or_default());
     }
     has_all
+}
+
+/// Writes the value of a cookie. Many servers decode it, so that escapes make no other value, and some take a backslash for an
+/// escape, which no valid value has (RFC 6265, 4.1.1). Returns whether there is one.
+fn write_cookie(hasher: &mut impl Hasher, headers: &HeaderMap, name: &str) -> bool {
+    let mut values = cookie::values(headers, name);
+    let first = values.next();
+    let first = first.filter(|first| {
+        memchr(b'\\', first).is_none() && values.all(|it| decode(it).eq(decode(first)))
+    });
+    write_bytes(hasher, first.map(|first| move || decode(first)));
+    first.is_some()
+}
+
+/// Writes the credentials in a header. Returns whether there are any.
+fn write_credentials(hasher: &mut impl Hasher, view: &RequestView<'_>, name: &HeaderName) -> bool {
+    let lines = || view.lines(name).map(HeaderValue::as_bytes);
+    let is_present = lines().next().is_some();
+    let credentials = || header_list::credentials(lines());
+    write_bytes(hasher, is_present.then_some(credentials));
+    is_present
+}
+
+/// Writes bytes, after their number, which keeps two values apart that together have the same bytes.
+fn write_bytes<I: Iterator<Item = u8>>(hasher: &mut impl Hasher, bytes: Option<impl Fn() -> I>) {
+    let Some(bytes) = bytes else {
+        hasher.write_usize(0);
+        return;
+    };
+    hasher.write_usize(bytes().count() + 1);
+    // In parts that depend on nothing but the bytes.
+    let (mut part, mut length) = ([0; 64], 0);
+    for byte in bytes() {
+        part[length] = byte;
+        length += 1;
+        if length == part.len() {
+            hasher.write(&part);
+            length = 0;
+        }
+    }
+    hasher.write(&part[..length]);
 }
 
 /// Writes the value of a header. Several lines are one value, and it is the list or the hosts that count, as for conditions.
