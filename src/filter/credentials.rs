@@ -194,7 +194,11 @@ pub fn remove_others<'a>(
             KeyPlace::Query(name) => {
                 let query = parts.uri.query().unwrap_or_default();
                 let mut parameters = form_urlencoded::parse(query.as_bytes());
-                if parameters.any(|(key, value)| *key == **name && is_other(value.as_bytes())) {
+                let mut behind = query.split('&').flat_map(|pair| pair.split(';').skip(1));
+                let is_hidden = behind.any(|part| is_named(part, name));
+                if is_hidden
+                    || parameters.any(|(key, value)| *key == **name && is_other(value.as_bytes()))
+                {
                     remove_parameter(parts, name)?;
                 }
             }
@@ -213,23 +217,40 @@ fn remove_parameter(parts: &mut Parts, name: &str) -> Option<()> {
     let Some(query) = parts.uri.query() else {
         return Some(());
     };
-    let is_other = |pair: &&str| {
-        let mut parsed = form_urlencoded::parse(pair.as_bytes());
-        !parsed.any(|(key, _)| *key == *name)
-    };
-    let others: Vec<&str> = query.split('&').filter(is_other).collect();
-    if others.len() == query.split('&').count() {
+    let others = query.split('&').filter_map(|pair| before(pair, name));
+    let others: Vec<&str> = others.collect();
+    let kept = others.join("&");
+    if kept == query {
         return Some(());
     }
     let path = parts.uri.path();
     let target = match others.is_empty() {
         true => path.to_owned(),
-        false => format!("{path}?{}", others.join("&")),
+        false => format!("{path}?{kept}"),
     };
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     uri.path_and_query = Some(target.try_into().ok()?);
     parts.uri = Uri::from_parts(uri).ok()?;
     Some(())
+}
+
+/// Returns what a pair of a query has before a parameter of this name: some servers take a semicolon for the end of a parameter.
+/// `None` if that is nothing.
+fn before<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
+    let mut start = 0;
+    for part in pair.split(';') {
+        if is_named(part, name) {
+            return pair.get(..start)?.strip_suffix(';');
+        }
+        start += part.len() + 1;
+    }
+    Some(pair)
+}
+
+/// Reports whether a part of a query is a parameter of this name.
+fn is_named(part: &str, name: &str) -> bool {
+    let mut parsed = form_urlencoded::parse(part.as_bytes());
+    parsed.any(|(key, _)| *key == *name)
 }
 
 /// Removes a cookie. The others stay as they are.
@@ -423,6 +444,7 @@ mod tests {
             ("/?key=c&b", &["Bearer c", "c", "key=c"], "/?b"),
             ("/?key=a&key=c", &["Basic c", "a", "key=a; key=c"], "/"),
             ("/?key=b", &["c", "b", "key=b"], "/?key=b"),
+            ("/?key=a&b=1;k%65y=c", &["Bearer a", "a", "key=a"], "/?b=1"),
             // Some backends find the token.
             ("/", &["Basic x, Bearer c", "b", "key=b"], "/"),
             ("/", &["Bearer\tx c", "b", "key=b"], "/"),
@@ -456,6 +478,12 @@ mod tests {
                 "key=1; key=2; x=",
                 "/a?x=+",
                 Some("x="),
+            ),
+            (
+                "/a?x=1;y;key=1;z&key=2;x&a;b",
+                "a=b",
+                "/a?x=1;y&a;b",
+                Some("a=b"),
             ),
             (
                 "http://a.com/a?key=1&b",
