@@ -130,6 +130,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         kept_bytes: Budget::of_worker(shared.loads.len()),
         encoders: Budget::of_encoders(shared.loads.len()),
         unfinished: Budget::of_unfinished(shared.loads.len()),
+        send_windows: Budget::of_send_windows(shared.loads.len()),
         page_slots: PageSlots::default(),
         handshakes: Handshakes::new(shared.limits.max_handshakes / shared.loads.len()),
         date: Date::default(),

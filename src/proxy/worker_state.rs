@@ -84,6 +84,8 @@ pub(crate) struct Worker {
     pub(super) encoders: Rc<Budget>,
     /// Memory for heads of requests and handshakes that are not complete.
     pub(super) unfinished: Rc<Budget>,
+    /// Memory for responses that clients of HTTP/3 have not acknowledged, above that of each connection.
+    pub(super) send_windows: Rc<Budget>,
     /// Error pages that are being fetched.
     pub(super) page_slots: PageSlots,
     /// TLS handshakes in progress.

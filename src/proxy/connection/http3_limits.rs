@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::http3_shared::SEND_WINDOW;
+use super::http3_send_window::SEND_WINDOW;
 use crate::http2::AMPLE_WINDOW;
 use crate::quic;
 use crate::settings::Limits;

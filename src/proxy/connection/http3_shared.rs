@@ -7,6 +7,7 @@ use std::task::{Context, Waker};
 use quinn::Connection;
 
 use super::http2_shared::Cancellations;
+use super::http3_send_window::SendWindow;
 use super::request_heads::RequestHeads;
 use crate::http2::{Bodies, Windows};
 use crate::http3::{self, Code, StreamTypes};
@@ -23,10 +24,6 @@ const NO_WINDOWS: Windows = Windows {
     full: 0,
     max_unread: usize::MAX,
 };
-/// Bytes of a connection that were written and not acknowledged: at first, and at most. In between, twice what the network
-/// takes.
-pub(super) const SEND_WINDOW: u64 = 128 * 1024;
-const MAX_SEND_WINDOW: u64 = 4 * 1024 * 1024;
 
 /// Connection state shared by its streams.
 pub(super) struct Shared {
@@ -43,13 +40,14 @@ pub(super) struct Shared {
     streams: Cell<usize>,
     /// Bytes of heads that are not complete.
     unfinished: Cell<usize>,
-    send_window: Cell<u64>,
+    send_window: SendWindow,
     /// The task of the connection.
     task: RefCell<Option<Waker>>,
 }
 
 impl Shared {
     pub(super) fn new(client: Rc<Client>, activity: Rc<Activity>, quic: Connection) -> Rc<Self> {
+        let windows = client.worker.send_windows.share(client.peer.ip());
         Rc::new(Self {
             bodies: Bodies::new(NO_WINDOWS, Some(client.kept_bytes.client())),
             client,
@@ -60,7 +58,7 @@ impl Shared {
             types: RefCell::default(),
             streams: Cell::new(0),
             unfinished: Cell::new(0),
-            send_window: Cell::new(SEND_WINDOW),
+            send_window: SendWindow::new(&windows),
             task: RefCell::default(),
         })
     }
@@ -135,20 +133,14 @@ impl Shared {
         }
     }
 
-    /// Lets QUIC hold more of responses if the network takes that. Returns whether there is more room now.
+    /// Lets QUIC hold more of responses if the network takes that and the client may hold it. Returns whether there is more
+    /// room now.
     pub(super) fn grow_send_window(&self) -> bool {
-        let current = self.send_window.get();
-        if current == MAX_SEND_WINDOW {
-            return false;
+        let window = self.send_window.grow(self.quic.stats().path.cwnd);
+        if let Some(window) = window {
+            self.quic.set_send_window(window);
         }
-        let taken = self.quic.stats().path.cwnd.saturating_mul(2);
-        let next = taken.clamp(SEND_WINDOW, MAX_SEND_WINDOW);
-        if next <= current {
-            return false;
-        }
-        self.send_window.set(next);
-        self.quic.set_send_window(next);
-        true
+        window.is_some()
     }
 
     /// Returns the number of frames with parts of streams that were sent.
@@ -169,7 +161,14 @@ impl OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get() - 1);
+        let streams = self.0.streams.get() - 1;
+        self.0.streams.set(streams);
+        // All that was sent is acknowledged, or given up.
+        if streams == 0
+            && let Some(window) = self.0.send_window.shrink()
+        {
+            self.0.quic.set_send_window(window);
+        }
         self.0.wake();
     }
 }

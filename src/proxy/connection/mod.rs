@@ -13,6 +13,7 @@ mod http2_shared;
 mod http3;
 mod http3_head;
 pub(super) mod http3_limits;
+mod http3_send_window;
 mod http3_shared;
 mod http3_stream;
 mod http3_tunnel;

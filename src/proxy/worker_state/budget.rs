@@ -1,7 +1,7 @@
 //! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
 //! authorization server, queues of copies for mirrors, and messages for and of endpoint pickers. All of them
-//! share one budget, encoders of responses share another, and heads and handshakes that are not complete,
-//! with ClientHellos that wait for their backend, a third. Of a budget,
+//! share one budget, encoders of responses share another, heads and handshakes that are not complete,
+//! with ClientHellos that wait for their backend, a third, and what QUIC holds of responses a fourth. Of a budget,
 //! each client has a share that depends on what is free. No client can use up a budget: a client that
 //! asks for too much loses its own replay, copy, compression or connection, or waits.
 
@@ -24,6 +24,10 @@ const MIN_ENCODERS: usize = 8 * 1024 * 1024;
 /// The same for heads of requests and handshakes that are not complete.
 const UNFINISHED: usize = 32 * 1024 * 1024;
 const MIN_UNFINISHED: usize = 4 * 1024 * 1024;
+/// The same for responses that clients of HTTP/3 have not acknowledged. The minimum lets two clients have the largest window of a
+/// connection.
+const SEND_WINDOWS: usize = 48 * 1024 * 1024;
+const MIN_SEND_WINDOWS: usize = 16 * 1024 * 1024;
 /// Pages of one policy that a worker fetches at the same time.
 const PAGES: usize = 64;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
@@ -33,6 +37,8 @@ const CONNECTION: usize = 8;
 const ENCODER: usize = 1;
 /// The same for a head or a handshake: other limits bound how large one is.
 const BEGINNING: usize = 1;
+/// The same for a window, of which a small budget has room for few.
+const WINDOW: usize = 1;
 
 /// The budget of one worker.
 pub(in crate::proxy) struct Budget {
@@ -109,6 +115,12 @@ impl Budget {
     pub(in crate::proxy) fn of_unfinished(workers: usize) -> Rc<Self> {
         let limit = (UNFINISHED / workers.max(1)).max(MIN_UNFINISHED);
         Self::new(limit, BEGINNING)
+    }
+
+    /// Creates the budget for what QUIC holds of responses, of one of `workers` workers.
+    pub(in crate::proxy) fn of_send_windows(workers: usize) -> Rc<Self> {
+        let limit = (SEND_WINDOWS / workers.max(1)).max(MIN_SEND_WINDOWS);
+        Self::new(limit, WINDOW)
     }
 
     /// Creates the budget for error pages of a policy: one for each page, instead of bytes.
