@@ -8,6 +8,7 @@ mod logout_token;
 mod oidc;
 mod password;
 mod remembered;
+mod remembered_bytes;
 mod revocations;
 mod token_endpoint;
 mod tokens;
@@ -26,6 +27,7 @@ use http::{HeaderName, HeaderValue};
 use rustc_hash::FxHashMap;
 
 use self::keyed::{random_key, tag};
+use self::remembered_bytes::NamespaceBytes;
 use self::revocations::{MICROS, Revocations};
 use crate::ir::ObjectRef;
 use crate::ir::auth_call::ExternalPolicy;
@@ -61,6 +63,8 @@ struct Known {
     oidc: FxHashMap<ObjectRef, Weak<Oidc>>,
     /// What OpenID providers have ended, by namespace, also while no policy for them is in service.
     revocations: FxHashMap<Text, Arc<Revocations>>,
+    /// What policies remember, by namespace.
+    remembered: FxHashMap<Text, Weak<NamespaceBytes>>,
 }
 
 /// The credentials that requests need.
@@ -132,6 +136,7 @@ impl Authenticators {
             tokens,
             oidc,
             revocations,
+            remembered,
         } = &mut *known;
         Authentication {
             users: basic.as_ref().map(|ir| {
@@ -144,7 +149,10 @@ impl Authenticators {
             }),
             tokens: ir_of_tokens.as_ref().map(|ir: &Arc<token::Tokens>| {
                 let is_current = |known: &Tokens| known.ir == *ir;
-                let new = || Tokens::new(ir, &self.key_requests);
+                let new = || {
+                    let bytes = bytes_of(remembered, &ir.policy.namespace);
+                    Tokens::new(ir, &self.key_requests, &bytes)
+                };
                 shared(tokens, &ir.policy, is_current, new)
             }),
             oidc: ir_of_oidc.as_ref().map(|ir: &Arc<IrOidc>| {
@@ -152,7 +160,9 @@ impl Authenticators {
                 let previous = oidc.get(&ir.policy).and_then(Weak::upgrade);
                 let new = || {
                     let ended = of_namespace(revocations, &ir.policy.namespace);
-                    Oidc::new(ir, &self.key_requests, ended, previous.as_deref())
+                    let bytes = bytes_of(remembered, &ir.policy.namespace);
+                    let previous = previous.as_deref();
+                    Oidc::new(ir, &self.key_requests, ended, &bytes, previous)
                 };
                 shared(oidc, &ir.policy, is_current, new)
             }),
@@ -187,6 +197,20 @@ fn of_namespace(
     let new = || Arc::new(Revocations::new(now));
     known.retain(|_, it| Arc::strong_count(it) > 1 || !it.is_over(now));
     known.entry(namespace.clone()).or_insert_with(new).clone()
+}
+
+/// Returns what counts the memory that policies of a namespace take for what they remember.
+fn bytes_of(
+    known: &mut FxHashMap<Text, Weak<NamespaceBytes>>,
+    namespace: &Text,
+) -> Arc<NamespaceBytes> {
+    if let Some(known) = known.get(namespace).and_then(Weak::upgrade) {
+        return known;
+    }
+    known.retain(|_, bytes| bytes.strong_count() > 0);
+    let bytes = Arc::default();
+    known.insert(namespace.clone(), Arc::downgrade(&bytes));
+    bytes
 }
 
 /// Returns the headers that tell backends who sent a request. `Authorization` has the credentials of clients, too.

@@ -11,6 +11,10 @@ const MAX_VALUES: usize = 256;
 const MAX_BYTES: usize = 64 * 1024;
 /// Claims with the scopes of a token: one text of words (RFC 8693, 4.2), or a list.
 const SCOPES: [&str; 2] = ["scope", "scp"];
+/// Memory of a value beside its bytes and those of its path: the pointers to both, and what the allocator adds.
+const VALUE: usize = 64;
+/// Memory of a header beside its value.
+const HEADER: usize = 128;
 /// Maximum depth of objects in each other.
 const MAX_DEPTH: usize = 8;
 
@@ -26,12 +30,10 @@ impl Claims {
         Some(Self(found.values.into()))
     }
 
-    /// Returns the number of bytes of the values and their paths.
+    /// Returns the number of bytes that the values and their paths take.
     pub(super) fn size(&self) -> usize {
-        let sizes = self
-            .0
-            .iter()
-            .map(|(claim, value)| claim.len() + value.len());
+        let sizes = self.0.iter();
+        let sizes = sizes.map(|(claim, value)| VALUE + claim.len() + value.len());
         sizes.sum()
     }
 
@@ -66,6 +68,12 @@ impl Claims {
         let values: Vec<_> = self.values(name.as_str()).filter(is_one).collect();
         (!values.is_empty()).then(|| values.join(","))
     }
+}
+
+/// Returns the number of bytes that headers take.
+pub(super) fn size_of_headers(headers: &[(HeaderName, HeaderValue)]) -> usize {
+    let sizes = headers.iter().map(|(_, value)| HEADER + value.len());
+    sizes.sum()
 }
 
 #[derive(Default)]

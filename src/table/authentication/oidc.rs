@@ -12,9 +12,10 @@ use http::{HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::claims::Claims;
+use super::claims::{Claims, size_of_headers};
 use super::logout_token::{LogoutFault, LogoutToken};
 use super::remembered::Remembered;
+use super::remembered_bytes::NamespaceBytes;
 use super::revocations::{MICROS, Name, Revocations};
 use super::token_endpoint::TokenEndpoint;
 use super::tokens::{TokenFault, Tokens, seconds};
@@ -108,8 +109,7 @@ impl Session {
         let content = &self.content;
         let optional = [&content.access_token, &content.refresh_token, &content.sid];
         let optional = optional.into_iter().flatten().map(|it| it.len());
-        let headers = self.headers.iter().map(|(_, value)| value.len());
-        let of_claims = self.claims.size() + headers.sum::<usize>();
+        let of_claims = self.claims.size() + size_of_headers(&self.headers);
         content.id_token.len() + optional.sum::<usize>() + of_claims
     }
 
@@ -155,6 +155,7 @@ impl Oidc {
         ir: &Arc<ir::Oidc>,
         requests: &Arc<KeyRequests>,
         revocations: Arc<Revocations>,
+        namespace: &Arc<NamespaceBytes>,
         previous: Option<&Self>,
     ) -> Self {
         let tokens = Arc::new(token::Tokens {
@@ -162,8 +163,8 @@ impl Oidc {
             providers: [ir.id_token.clone()].into(),
         });
         Self {
-            tokens: Tokens::new(&tokens, requests),
-            opened: Remembered::default(),
+            tokens: Tokens::new(&tokens, requests, namespace),
+            opened: Remembered::new(namespace),
             revocations,
             secure_name: ir.cookie.secure_name(),
             token_endpoint: previous.map_or_else(Arc::default, |it| it.token_endpoint_for(ir)),
@@ -225,10 +226,11 @@ impl Oidc {
         let (content, is_current) = open()?;
         let session = Arc::new(self.begin(content)?);
         if let Some(place) = place.filter(|_| is_current) {
-            place.set(Opened {
+            let opened = Opened {
                 bound_to: scope.bound_to(&self.ir.cookie),
                 session: session.clone(),
-            });
+            };
+            place.set(opened, size_of::<Session>() + session.size());
         }
         Some((session, is_current))
     }
@@ -357,7 +359,8 @@ mod tests {
             header: HeaderName::from_static("x-user"),
         }]
         .into();
-        Oidc::new(&Arc::new(ir), &Arc::default(), Arc::default(), None)
+        let (requests, namespace) = (Arc::default(), Arc::default());
+        Oidc::new(&Arc::new(ir), &requests, Arc::default(), &namespace, None)
     }
 
     fn content(claims: &Value) -> SessionContent {
@@ -522,7 +525,8 @@ mod tests {
             let mut ir = ir::Oidc::sample();
             ir.back_channel_logout_path = path.map(Into::into);
             let revocations = Arc::new(Revocations::new(since * MICROS));
-            let oidc = Oidc::new(&Arc::new(ir), &Arc::default(), revocations, None);
+            let (requests, namespace) = (Arc::default(), Arc::default());
+            let oidc = Oidc::new(&Arc::new(ir), &requests, revocations, &namespace, None);
             let session = oidc.begin(content(&claims)).unwrap();
             assert_eq!(oidc.is_uncertain(&session), expected, "{path:?} {since}");
         }
@@ -561,9 +565,10 @@ mod tests {
     #[test]
     fn failures_stay_until_the_policy_trusts_others() {
         let mut ir = ir::Oidc::sample();
-        let requests = Arc::default();
+        let (requests, namespace) = (Arc::default(), Arc::default());
         let new = |ir: &ir::Oidc, previous: Option<&Oidc>| {
-            Oidc::new(&Arc::new(ir.clone()), &requests, Arc::default(), previous)
+            let ir = Arc::new(ir.clone());
+            Oidc::new(&ir, &requests, Arc::default(), &namespace, previous)
         };
         let first = new(&ir, None);
         for _ in 0..3 {

@@ -11,8 +11,9 @@ use jsonwebtoken::{DecodingKey, Header, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::claims::Claims;
+use super::claims::{Claims, size_of_headers};
 use super::remembered::Remembered;
+use super::remembered_bytes::NamespaceBytes;
 use crate::ir::token::{self as ir, KeyMaterial, Provider, TokenType};
 use crate::key_requests::KeyRequests;
 use crate::runtime::monotonic;
@@ -78,6 +79,13 @@ pub struct VerifiedToken {
     pub headers: Box<[(HeaderName, HeaderValue)]>,
 }
 
+impl VerifiedToken {
+    /// Returns the number of bytes of what it says.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.claims.size() + size_of_headers(&self.headers)
+    }
+}
+
 /// The claim that a token needs to be verified at all.
 #[derive(Deserialize)]
 struct Issued {
@@ -85,11 +93,16 @@ struct Issued {
 }
 
 impl Tokens {
-    pub(super) fn new(ir: &Arc<ir::Tokens>, requests: &Arc<KeyRequests>) -> Self {
+    /// Creates them. What they remember takes memory of the namespace.
+    pub(super) fn new(
+        ir: &Arc<ir::Tokens>,
+        requests: &Arc<KeyRequests>,
+        namespace: &Arc<NamespaceBytes>,
+    ) -> Self {
         Self {
             verifiers: ir.providers.iter().map(Verifier::new).collect(),
             requests: requests.clone(),
-            verified: Remembered::default(),
+            verified: Remembered::new(namespace),
             ir: ir.clone(),
         }
     }
@@ -125,7 +138,7 @@ impl Tokens {
         let verified = self.verified_token(provider, &claims);
         let verified = Arc::new(verified.ok_or(TokenFault::Invalid)?);
         if let Some(place) = place {
-            place.set(verified.clone());
+            place.set(verified.clone(), verified.size());
         }
         Ok(verified)
     }
@@ -322,7 +335,7 @@ mod tests {
     const KEY: &[u8] = b"a key of more than thirty-two bytes";
 
     fn tokens() -> Tokens {
-        Tokens::new(&Arc::new(ir()), &Arc::default())
+        Tokens::new(&Arc::new(ir()), &Arc::default(), &Arc::default())
     }
 
     fn ir() -> ir::Tokens {
@@ -384,7 +397,7 @@ mod tests {
     fn token_of_another_type_is_not_valid() {
         let mut ir = ir();
         ir.providers[0].token_type = Some(TokenType::new("at+jwt"));
-        let tokens = Tokens::new(&Arc::new(ir), &Arc::default());
+        let tokens = Tokens::new(&Arc::new(ir), &Arc::default(), &Arc::default());
         let claims = json!({"iss": "issuer", "exp": now() + 100});
         for (typ, expected) in [
             (Some("at+jwt"), true),
@@ -454,7 +467,7 @@ mod tests {
         let mut ir = ir();
         ir.providers[0].key_set = Some(key_set.clone());
         let requests = Arc::<KeyRequests>::default();
-        let tokens = Tokens::new(&Arc::new(ir.clone()), &requests);
+        let tokens = Tokens::new(&Arc::new(ir.clone()), &requests, &Arc::default());
         let asked = || {
             let mut context = Context::from_waker(Waker::noop());
             requests.poll_take(&mut context).map(Vec::from_iter)
@@ -476,7 +489,7 @@ mod tests {
         let _ = tokens.verify(0, named("three").as_bytes());
         assert_eq!(asked(), Poll::Pending);
         ir.providers[0].keys = Box::default();
-        let tokens = Tokens::new(&Arc::new(ir), &requests);
+        let tokens = Tokens::new(&Arc::new(ir), &requests, &Arc::default());
         let fault = tokens.verify(0, &token(&claims)).unwrap_err();
         assert_eq!(fault, TokenFault::WithoutKeys);
         assert_eq!(tokens.verify(0, &other).unwrap_err(), TokenFault::Invalid);
