@@ -7,13 +7,14 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{Digest, SHA256, digest};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use super::keys::Verdict;
 use super::token::Claims;
 
-/// Maximum number of remembered tokens. Each pod has one, and gets a new one at most once an hour.
+/// Maximum number of remembered tokens, of which each pod has one: whoever may create tokens for a pod can have any number.
 const MAX_ACCEPTED: usize = 16_384;
 /// Maximum number of remembered refused tokens.
 const MAX_REFUSED: usize = 16_384;
@@ -79,7 +80,10 @@ struct Memory<T> {
 }
 
 struct Accepted<T> {
-    token: String,
+    /// SHA-256 of the token.
+    digest: Digest,
+    /// UID of its pod.
+    pod: Option<String>,
     result: T,
     /// Seconds since the Unix epoch.
     expires: u64,
@@ -141,7 +145,7 @@ impl<T: Clone> Reviews<T> {
         let hash = self.hasher.hash_one(token);
         let memory = self.memory();
         if let Some(known) = memory.accepted.get(&hash)
-            && known.token == token
+            && known.digest.as_ref() == digest(&SHA256, token.as_bytes()).as_ref()
             && known.expires > now
         {
             return Some(Remembered::Accepted(known.result.clone()));
@@ -185,7 +189,7 @@ impl<T: Clone> Reviews<T> {
         self.lanes[lane as usize].acquire().await.ok()
     }
 
-    /// Remembers an accepted token until it expires.
+    /// Remembers an accepted token until it expires, or until another one of its pod is accepted.
     pub(super) fn accept(&self, token: &str, claims: &Claims<'_>, result: &T, now: u64) {
         let mut memory = self.memory();
         if let Some(issuer) = &claims.issuer
@@ -193,12 +197,15 @@ impl<T: Clone> Reviews<T> {
         {
             memory.issuers.insert(issuer.clone());
         }
-        if memory.accepted.len() >= MAX_ACCEPTED {
-            memory.accepted.retain(|_, one| one.expires > now);
-        }
+        let pod = claims.bound.as_ref().and_then(|bound| bound.pod.as_ref());
+        let pod = pod.map(|pod| pod.uid.clone());
+        let is_of_pod = |one: &Accepted<T>| pod.is_some() && one.pod == pod;
+        let stays = |one: &Accepted<T>| one.expires > now && !is_of_pod(one);
+        memory.accepted.retain(|_, one| stays(one));
         if memory.accepted.len() < MAX_ACCEPTED {
             let one = Accepted {
-                token: token.to_owned(),
+                digest: digest(&SHA256, token.as_bytes()),
+                pod,
                 result: result.clone(),
                 expires: claims.expires,
             };
@@ -359,6 +366,25 @@ mod tests {
         assert_eq!(reviews.remembered("good", 100), None);
         tokio::time::advance(REFUSED_FOR).await;
         assert_eq!(reviews.remembered("bad", 0), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_takes_one_place_however_many_tokens_it_has() {
+        let reviews = Reviews::<usize>::new();
+        let accept = |token: &str, pod: &str, result: usize| {
+            reviews.accept(token, &claims("ours", pod), &result, 0);
+        };
+        let token = |number: usize| format!("{number} {}", "x".repeat(1000));
+        accept("of another pod", "8", 0);
+        for number in 0..100 {
+            accept(&token(number), "7", number);
+        }
+        assert_eq!(reviews.memory().accepted.len(), 2);
+        let remembered = |token: &str| reviews.remembered(token, 0);
+        assert_eq!(remembered(&token(98)), None);
+        assert_eq!(remembered(&token(99)), Some(Remembered::Accepted(99)));
+        let other = remembered("of another pod");
+        assert_eq!(other, Some(Remembered::Accepted(0)));
     }
 
     #[tokio::test(start_paused = true)]
