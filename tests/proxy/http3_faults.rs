@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::Response;
+use http::{HeaderValue, Response};
 use quinn::{ConnectionError, TransportErrorCode};
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -360,6 +360,45 @@ async fn storm_of_streams_of_an_unknown_type_ends_the_connection() {
     };
     within(storm).await;
     assert_eq!(client.closed().await, 0x107);
+}
+
+#[tokio::test]
+async fn heads_that_are_not_read_count_as_memory_of_their_client() {
+    /// With more heads than any worker has memory for.
+    const CONNECTIONS: usize = 20;
+    const STREAMS: usize = 96;
+    let long = HeaderValue::from_bytes(&[b'x'; 15_000]).expect("a value");
+    let origin = Origin::new(move |_| {
+        let mut response = Response::new(empty());
+        for name in ["x-a", "x-b", "x-c", "x-d"] {
+            response.headers_mut().insert(name, long.clone());
+        }
+        async move { response }
+    })
+    .await;
+    let scene = Scene::start(&before(&origin));
+    let address = quic_at(&scene, 443);
+    let (mut clients, mut exchanges) = (Vec::new(), Vec::new());
+    for _ in 0..CONNECTIONS {
+        let client = Http3::connect(address, "a.com").await;
+        for _ in 0..STREAMS {
+            let mut exchange = client.begin("GET", "a.com", "/", &[]).await;
+            exchange.send.finish().expect("open");
+            exchanges.push(exchange);
+        }
+        clients.push(client);
+    }
+    let resets = exchanges.iter_mut().map(|exchange| {
+        Box::pin(async move {
+            match exchange.receive.stream.received_reset().await {
+                Ok(Some(code)) => code.into_inner(),
+                // The window of the connection has room for the first heads.
+                _ => std::future::pending().await,
+            }
+        })
+    });
+    let (code, ..) = within(futures_util::future::select_all(resets)).await;
+    assert_eq!(code, 0x107);
 }
 
 #[tokio::test]

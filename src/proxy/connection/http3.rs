@@ -103,7 +103,7 @@ struct Server {
 
 impl Server {
     fn new(shared: Rc<Shared>, control: SendStream, closing: Rc<Cell<bool>>) -> Self {
-        let control = Outbound::new(control);
+        let control = Outbound::new(control, &shared.bodies);
         let mut first = Vec::new();
         http3::write_control_stream(shared.client.limits.max_header_bytes, &mut first);
         control.push(&first);

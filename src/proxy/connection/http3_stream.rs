@@ -53,7 +53,7 @@ impl Drop for Stream {
 /// Serves a stream until it ends.
 pub(super) async fn serve(connection: Rc<Shared>, send: SendStream, receive: RecvStream) {
     let _open = OpenStream::new(&connection);
-    let outbound = Rc::new(Outbound::new(send));
+    let outbound = Rc::new(Outbound::new(send, &connection.bodies));
     let window = stream_window(&connection.client.limits) as usize;
     let inbound = {
         let limits = connection.inbound_limits(window);
@@ -146,9 +146,13 @@ impl Stream {
             .map(|_| self.reset(Code::RequestCancelled))
     }
 
-    /// Ends the stream if its request has failed. A malformed one counts as cancelled, since the backend may have got most of
-    /// it.
+    /// Ends the stream if its request has failed, or if what waits of its response holds too much memory. A malformed request
+    /// counts as cancelled, since the backend may have got most of it.
     fn poll_failure(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.outbound.has_failed() {
+            self.reset(Code::ExcessiveLoad);
+            return Poll::Ready(());
+        }
         self.inbound.poll_failure(cx).map(|failure| {
             self.outbound.reset(code_of(failure));
             match failure {

@@ -1,7 +1,9 @@
-//! What the proxy sends on one stream of HTTP/3: frames, no faster than QUIC takes them. Must not know requests.
+//! What the proxy sends on one stream of HTTP/3: frames, no faster than QUIC takes them. What QUIC does not take counts as memory
+//! of the client. Must not know requests.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::slice;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -10,6 +12,7 @@ use http::{HeaderMap, StatusCode};
 use quinn::{SendStream, VarInt};
 
 use crate::byte_chain::MIN_SLICE;
+use crate::http2::{Bodies, Waiting};
 use crate::http3::{self, Code};
 
 /// Bytes that QUIC has not taken, above which no informational response is added.
@@ -32,6 +35,9 @@ struct State {
     stream: SendStream,
     /// Whole frames, and headers of frames whose content follows, that QUIC has not taken.
     unsent: BytesMut,
+    /// Counts these while QUIC does not take them, and how many it counts.
+    waiting: Option<(Waiting, usize)>,
+    bodies: Rc<Bodies>,
     /// Whether the head of the response was added.
     has_head: bool,
     end: End,
@@ -47,14 +53,16 @@ enum End {
 }
 
 impl Outbound {
-    /// Sends on a stream.
-    pub(crate) fn new(stream: SendStream) -> Self {
+    /// Sends on a stream of the connection that has these bodies.
+    pub(crate) fn new(stream: SendStream, bodies: &Rc<Bodies>) -> Self {
         let stopped = stream.stopped();
         // Without a code of the client, it has acknowledged the end of the stream.
         let end = Box::pin(async move { matches!(stopped.await, Ok(None)) });
         Self(RefCell::new(State {
             stream,
             unsent: BytesMut::new(),
+            waiting: None,
+            bodies: bodies.clone(),
             has_head: false,
             end: End::Awaited(end),
             task: None,
@@ -113,6 +121,11 @@ impl Outbound {
         state.poll_flush(cx)
     }
 
+    /// Reports whether what waits holds too much memory, so that the stream has to end.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.0.borrow().has_failed()
+    }
+
     /// Sends at least one byte of content. QUIC keeps the memory of large parts until they are acknowledged, and copies of
     /// small ones.
     pub(crate) fn poll_content(
@@ -163,9 +176,29 @@ impl Outbound {
 impl State {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
         while !self.unsent.is_empty() {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent));
+            let polled = Pin::new(&mut self.stream).poll_write(cx, &self.unsent);
+            let Poll::Ready(written) = polled else {
+                self.count(cx);
+                return Poll::Pending;
+            };
             self.unsent.advance(written.map_err(|_| Lost)?);
         }
+        self.waiting = None;
         Poll::Ready(Ok(()))
+    }
+
+    /// Counts what waits, unless as much counts already.
+    fn count(&mut self, cx: &Context<'_>) {
+        let bytes = self.unsent.capacity();
+        let counted = self.waiting.as_ref().map_or(0, |(_, counted)| *counted);
+        if counted < bytes && !self.has_failed() {
+            self.waiting = None;
+            self.waiting = Some((Waiting::new(&self.bodies, bytes, cx), bytes));
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|(waiting, _)| waiting.has_failed())
     }
 }
