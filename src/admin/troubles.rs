@@ -106,7 +106,7 @@ fn certificates(service: &InService<'_>) -> Vec<Finding> {
 }
 
 fn without_endpoints(table: &Table) -> Vec<Finding> {
-    let empty = table.backends().filter(|it| it.endpoints().is_empty());
+    let empty = table.backends().filter(|it| !it.endpoints().are_served());
     let trouble = |backend: &Arc<Backend>| {
         let ir = table.ir.backend(&backend.id);
         let (cause, remedy) = match ir.and_then(|it| it.endpoints.hostname()) {
@@ -115,6 +115,10 @@ fn without_endpoints(table: &Table) -> Vec<Finding> {
                     "{name} has no address that may be used, since DNS has none or does not answer"
                 ),
                 "correct the name, or look it up from this host",
+            ),
+            None if !backend.endpoints().is_empty() => (
+                "has no release with a weight and a ready endpoint".to_owned(),
+                "give a release with ready pods a weight, or look why the pods of the others are not ready",
             ),
             None => (
                 "has no ready endpoint".to_owned(),

@@ -42,11 +42,12 @@ fn refusals(rule: &Rule, is_call: bool) -> &'static Refusals {
     }
 }
 
-/// Reports whether a backend has an endpoint, or a hostname that is resolved once it is in service.
+/// Reports whether requests can be balanced over endpoints of a backend, or over those of a hostname that is resolved once it is
+/// in service.
 pub(super) fn is_available(id: &BackendId, configuration: Configuration<'_>) -> bool {
     let table = configuration.table;
     match (table.ir.backend(id), table.backend(id)) {
-        (Some(_), Some(node)) if configuration.is_in_service() => !node.endpoints().is_empty(),
+        (Some(_), Some(node)) if configuration.is_in_service() => node.endpoints().are_served(),
         (Some(backend), _) => describe::has_endpoints(&backend.endpoints),
         (None, _) => false,
     }
@@ -141,13 +142,14 @@ fn share_lines(
     let id = share.target.backend();
     let backend = id.and_then(|id| table.ir.backend(id));
     let node = id.and_then(|id| table.backend(id)).filter(|_| live);
+    let may_pick = backend.is_some_and(|backend| !backend.endpoints.unready().is_empty());
     let target = match &share.target {
         BackendTarget::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
         BackendTarget::Backend(id) => match (backend, node) {
-            (Some(backend), Some(node)) if !node.endpoints().is_empty() => {
+            (Some(backend), Some(node)) if may_pick || node.endpoints().are_served() => {
                 format!("{}: {}", protocol(backend), live::summary(backend, node))
             }
-            (Some(backend), None) if describe::has_endpoints(&backend.endpoints) => {
+            (Some(backend), None) if may_pick || describe::has_endpoints(&backend.endpoints) => {
                 format!("{}: {}", protocol(backend), endpoints(&backend.endpoints))
             }
             _ => format!("{id} has no ready endpoint: {}", refusals.unavailable),

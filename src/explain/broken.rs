@@ -8,13 +8,16 @@ use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
-use crate::ir::{Filter, ObjectRef};
+use crate::ir::{BackendId, Filter, ObjectRef};
 use crate::proxy::preview::{Fault, Preview};
 use crate::status::warnings::without_weight;
 use crate::table::Rule;
 
 /// Why a policy refuses all connections and datagrams.
 const NEEDS_REQUESTS: &str = "a policy asks for credentials or decides by requests, which connections and datagrams do not have";
+
+/// Why policies refuse a request by its `Content-Length`.
+const TOO_LARGE: &str = "the request body is larger than a policy permits";
 
 /// Why no request of a rule is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,13 +80,14 @@ impl Search<'_> {
         self.action(rule, Some(preview))
     }
 
-    /// Connections have neither credentials nor filters.
+    /// Connections have neither credentials nor filters, and limits of requests do not concern them.
     fn connection(&self, rule: &Rule) -> Result<(), Broken> {
         if let Some(policies) = place_policies(self.place, rule) {
-            self.addresses(policies)?;
+            usable(self.place.listener.unknown_peers(policies))?;
             if policies.authentication.is_some() || policies.authorization.is_some() {
                 return Err(broken(Fault::Policy, NEEDS_REQUESTS));
             }
+            usable(policies.ip_rules.as_ref().and_then(Enforced::fault))?;
         }
         self.action(rule, None)
     }
@@ -104,6 +108,10 @@ impl Search<'_> {
         (rule, preview): (&Rule, &Preview),
     ) -> Result<(), Broken> {
         self.addresses(policies)?;
+        let max_body = policies.route.as_ref().and_then(|it| it.max_body);
+        if preview.declares_more_than(max_body) {
+            return Err(broken(Fault::Body, TOO_LARGE));
+        }
         usable(policies.authentication.as_ref().and_then(Enforced::fault))?;
         if let Some(Enforced::Valid(authentication)) = &policies.authentication {
             if preview.is_answered_by(rule) {
@@ -165,7 +173,7 @@ impl Search<'_> {
         Ok(Passage::On)
     }
 
-    /// Fails if all backendRefs with a weight fail in the same way.
+    /// Fails if all backendRefs with a weight fail with the same response. Connections have none.
     fn shares(&self, shares: &[WeightedBackend], preview: Option<&Preview>) -> Result<(), Broken> {
         let used = shares.iter().filter(|share| share.weight > 0);
         let faults: Option<Vec<Broken>> =
@@ -177,42 +185,46 @@ impl Search<'_> {
         let Some(&Broken { fault, .. }) = faults.first() else {
             return Ok(());
         };
-        if faults.iter().any(|other| other.fault != fault) {
+        let response = |fault: Fault| {
+            let refusal = preview?.refusal(fault);
+            Some((refusal.status, refusal.grpc_status))
+        };
+        if faults
+            .iter()
+            .any(|other| response(other.fault) != response(fault))
+        {
             return Ok(());
         }
         let why: Vec<_> = faults.into_iter().map(|it| it.why).collect();
         Err(broken(fault, &why.join("; ")))
     }
 
+    /// The picker of a backend is asked before an endpoint is selected, and may choose one that is not ready.
     fn share(&self, share: &WeightedBackend, preview: Option<&Preview>) -> Result<(), Broken> {
-        match self.filters(&share.filters, preview)? {
-            Passage::Response => Ok(()),
-            Passage::On => {
-                self.target(&share.target, (Fault::Rule, Fault::NoEndpoint))?;
-                self.picker(&share.target)
-            }
+        if let Passage::Response = self.filters(&share.filters, preview)? {
+            return Ok(());
+        }
+        let backend = share.target.backend();
+        let backend = backend.and_then(|id| self.configuration.table.ir.backend(id));
+        let picker = backend.and_then(|it| Some((it, it.choice.picker()?)));
+        let Some((backend, picker)) = picker else {
+            return self.target(&share.target, (Fault::Rule, Fault::NoEndpoint));
+        };
+        match self.unreachable_picker(&backend.id, &picker.server) {
+            Some(why) if picker.is_needed() => Err(broken(Fault::Picker, &why)),
+            None if !backend.endpoints.unready().is_empty() => Ok(()),
+            _ => self.target(&share.target, (Fault::Rule, Fault::NoEndpoint)),
         }
     }
 
-    /// Fails if a backend needs a picker that cannot be reached.
-    fn picker(&self, target: &BackendTarget) -> Result<(), Broken> {
-        let backend = target.backend();
-        let backend = backend.and_then(|id| self.configuration.table.ir.backend(id));
-        let picker = backend.and_then(|it| Some((&it.id, it.choice.picker()?)));
-        match picker {
-            Some((id, picker)) if picker.is_needed() => {
-                let why = match &picker.server {
-                    BackendTarget::Invalid(why) => format!("{id}: {why}"),
-                    BackendTarget::Backend(server) if is_available(server, self.configuration) => {
-                        return Ok(());
-                    }
-                    BackendTarget::Backend(server) => {
-                        format!("{server}, the endpoint picker of {id}, has no ready endpoint")
-                    }
-                };
-                Err(broken(Fault::Picker, &why))
-            }
-            Some(_) | None => Ok(()),
+    /// Returns why the picker of a backend cannot be asked, if it cannot.
+    fn unreachable_picker(&self, id: &BackendId, server: &BackendTarget) -> Option<String> {
+        match server {
+            BackendTarget::Invalid(why) => Some(format!("{id}: {why}")),
+            BackendTarget::Backend(server) if is_available(server, self.configuration) => None,
+            BackendTarget::Backend(server) => Some(format!(
+                "{server}, the endpoint picker of {id}, has no ready endpoint"
+            )),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Sc
 use crate::ir::route::BackendTarget;
 use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::ir::tls::{CipherPolicy, ClientValidationMode, TlsVersion};
-use crate::ir::{Endpoints, Filter, Ir, ObjectRef, ServerTls};
+use crate::ir::{Endpoints, Filter, Ir, ObjectRef, Release, Releases, ServerTls};
 use crate::table::{Port, Table};
 
 /// Describes the certificates and the TLS settings of a listener.
@@ -222,7 +222,11 @@ pub(super) fn retry(retry: Option<&Retry>) -> Vec<String> {
     retry.map(describe).into_iter().collect()
 }
 
-/// Reports whether there are endpoints, or a hostname whose addresses are resolved at runtime.
+/// Reports whether requests can be balanced over endpoints, in releases over those of one with a weight, or whether their
+/// addresses are resolved at runtime.
 pub(super) fn has_endpoints(endpoints: &Endpoints) -> bool {
-    endpoints.hostname().is_some() || !endpoints.addresses().is_empty()
+    match endpoints.releases() {
+        Some(Releases { releases, .. }) => releases.iter().any(Release::is_served),
+        None => endpoints.hostname().is_some() || !endpoints.addresses().is_empty(),
+    }
 }

@@ -20,6 +20,10 @@ pub(super) fn summary(ir: &ir::Backend, node: &Backend) -> String {
     if ejected > 0 {
         text.push_str(&format!(", {ejected} ejected"));
     }
+    match ir.endpoints.unready().len() {
+        0 => {}
+        unready => text.push_str(&format!(", {unready} only by the picker")),
+    }
     if let Some(hostname) = ir.endpoints.hostname() {
         text.push_str(&format!(", resolved from {hostname}"));
     }

@@ -212,7 +212,8 @@ pub struct Release {
 }
 
 impl Release {
-    fn is_served(&self) -> bool {
+    /// Reports whether requests reach it: it has a weight and endpoints.
+    pub fn is_served(&self) -> bool {
         self.weight > 0 && !self.addresses.is_empty()
     }
 }

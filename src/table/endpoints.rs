@@ -122,6 +122,17 @@ impl Endpoints {
         self.releases.as_deref()
     }
 
+    /// Reports whether requests can be balanced over them: in releases, over those of one with a weight.
+    pub fn are_served(&self) -> bool {
+        match self.releases() {
+            None => !self.is_empty(),
+            Some(releases) => {
+                let mut weighted = releases.iter().filter(|release| release.weight > 0);
+                weighted.any(|release| !release.endpoints.is_empty())
+            }
+        }
+    }
+
     /// Returns the endpoint at this address, with its release. `None` if it was removed or its release has weight 0.
     pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
         let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();

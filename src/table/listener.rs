@@ -334,16 +334,17 @@ impl Listener {
     pub fn verdict(&self, rule: &Rule, client: IpAddr) -> Verdict {
         match self.policies(rule) {
             None => Verdict::Pass,
-            Some(policies) if self.hides_peers() && policies.ir.need_addresses() => Verdict::Broken,
+            Some(policies) if self.unknown_peers(&policies.ir).is_some() => Verdict::Broken,
             Some(policies) => policies.ir.verdict_on_connection(client),
         }
     }
 
-    /// Reports whether it is unknown where connections come from. Datagrams have no PROXY protocol.
-    fn hides_peers(&self) -> bool {
-        let clients = self.ir.clients.as_ref();
-        let is_unknown = clients.is_some_and(|it| it.unknown_protocol.is_some());
-        is_unknown && self.ir.protocol != ir::Protocol::Udp
+    /// Returns why it is unknown where connections come from, if it is and these policies decide by that. Datagrams have no PROXY
+    /// protocol.
+    pub fn unknown_peers(&self, policies: &ir::policy::Policies) -> Option<&str> {
+        let clients = self.ir.clients.as_ref()?;
+        let why = clients.unknown_protocol.as_deref();
+        why.filter(|_| self.ir.protocol != ir::Protocol::Udp && policies.need_addresses())
     }
 
     /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the

@@ -114,3 +114,112 @@ fn outcome_of_a_connection_that_is_not_forwarded_has_its_reason() {
         }
     }
 }
+
+/// Routes whose policies are broken in what is not asked of connections and datagrams, and one whose backends all fail.
+const FORWARDED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: limited, port: LIMITED, protocol: TCP}
+  - {name: datagrams, port: DATAGRAMS, protocol: UDP}
+  - {name: mixed, port: MIXED, protocol: TCP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: up}
+spec: {ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: up, labels: {kubernetes.io/service-name: up}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{name: tcp, port: 9}, {name: udp, port: 9, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: limited}
+spec: {parentRefs: [{name: web, sectionName: limited}], rules: [{backendRefs: [{name: up, port: 80}]}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: limited}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web, sectionName: limited}]
+  rules: [{name: one, limit: {requests: 10, per: Second}, key: [{type: Path}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: UDPRoute
+metadata: {name: datagrams}
+spec: {parentRefs: [{name: web, sectionName: datagrams}], rules: [{backendRefs: [{name: up, port: 53}]}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: ClientPolicy
+metadata: {name: datagrams}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web, sectionName: datagrams}]
+  proxyProtocol: {mode: Optional, trustedCIDRs: [10.0.0.0/33]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: datagrams}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: UDPRoute, name: datagrams}]
+  ipRules: {deny: [192.0.2.0/24]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: mixed}
+spec: {parentRefs: [{name: web, sectionName: mixed}], rules: [{backendRefs: [{name: missing, port: 80}, {name: s, port: 80}]}]}
+"#;
+
+#[test]
+fn connections_and_datagrams_are_asked_what_the_proxy_asks() {
+    let [limited, datagrams, mixed] = free_ports();
+    let ports = [
+        ("LIMITED", limited),
+        ("DATAGRAMS", datagrams),
+        ("MIXED", mixed),
+    ];
+    let objects = ports
+        .iter()
+        .fold(FORWARDED.to_owned(), |text, (name, port)| {
+            text.replace(name, &port.to_string())
+        });
+    let served = Served::new(&objects);
+    for (url, route) in [
+        (
+            format!("tcp://a.example.com:{limited}"),
+            "TCPRoute default/limited",
+        ),
+        (
+            format!("udp://a.example.com:{datagrams}"),
+            "UDPRoute default/datagrams",
+        ),
+    ] {
+        for explained in served.explain(&[&url]) {
+            let outcome = explained.outcome();
+            assert_eq!(outcome["route"], route, "{outcome}");
+            assert!(outcome["reason"].is_null(), "{outcome}");
+        }
+    }
+    for explained in served.explain(&[&format!("tcp://a.example.com:{mixed}")]) {
+        let outcome = explained.outcome();
+        let why = outcome["reason"].as_str().unwrap_or_default();
+        for part in [
+            "Service default/missing does not exist",
+            "Service default/s:80 for TCP has no ready endpoint",
+        ] {
+            assert!(why.contains(part), "{outcome}");
+        }
+        explained.has("response", "none: every connection is closed: ");
+    }
+}

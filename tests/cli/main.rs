@@ -9,6 +9,7 @@ mod documented;
 mod exit_codes;
 mod explain;
 mod explain_arguments;
+mod explain_backends;
 mod explain_connections;
 mod ingresses;
 mod man;

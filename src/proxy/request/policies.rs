@@ -151,7 +151,7 @@ pub(super) fn identified(
 }
 
 /// Reports whether a request declares a body of more than `max` bytes.
-fn is_too_large(view: &RequestView<'_>, max: Option<u64>) -> bool {
+pub(super) fn is_too_large(view: &RequestView<'_>, max: Option<u64>) -> bool {
     let Some(max) = max else {
         return false;
     };

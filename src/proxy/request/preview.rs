@@ -7,8 +7,10 @@ use std::sync::Arc;
 use http::{HeaderValue, StatusCode, request};
 
 use super::admission::rule_of;
+use super::framing::is_multiplexed;
 use super::headers;
 use super::path::{self, PathState};
+use super::policies::is_too_large;
 use super::spelling;
 use super::view::view;
 use crate::filter::answer_preflight;
@@ -55,7 +57,7 @@ pub struct PreviewClient<'a> {
     pub settings: Option<&'a ConnectionSettings>,
 }
 
-/// Why no request of a rule is forwarded, because of what the rule needs.
+/// Why a rule does not forward a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A policy is broken.
@@ -70,6 +72,8 @@ pub enum Fault {
     Picker,
     /// The authorization server has no endpoint.
     AuthorizationServer,
+    /// The request declares a larger body than a policy permits.
+    Body,
 }
 
 impl From<Fault> for Error {
@@ -81,6 +85,7 @@ impl From<Fault> for Error {
             Fault::NoEndpoint => SendError::NO_ENDPOINT.into(),
             Fault::Picker => Self::PickerUnavailable,
             Fault::AuthorizationServer => Self::AuthorizationUnavailable,
+            Fault::Body => Self::BodyTooLarge,
         }
     }
 }
@@ -118,9 +123,12 @@ impl Preview {
     pub fn new(mut parts: request::Parts, client: PreviewClient<'_>) -> Result<Self, Refusal> {
         let is_call = is_call(&parts.headers);
         let underscores = underscores_of(client.settings);
-        // The limit of headers is a setting of the process.
+        // Without a policy, the limit of headers is a setting of the process. Streams have no `Host`, which the parts have.
+        let max_headers = client.settings.and_then(|settings| settings.max_headers);
+        let max_headers = max_headers.unwrap_or(usize::MAX);
+        let max_headers = max_headers.saturating_add(is_multiplexed(parts.version).into());
         let normalized = spelling::apply(underscores, &mut parts.headers)
-            .and_then(|()| headers::normalize(&mut parts, &mut LastHost::default(), usize::MAX))
+            .and_then(|()| headers::normalize(&mut parts, &mut LastHost::default(), max_headers))
             .map_err(|error| Refusal::new(error, is_call))?;
         let proto = if client.tls.is_some() {
             "https"
@@ -220,6 +228,11 @@ impl Preview {
         Refusal::new(fault.into(), self.is_call)
     }
 
+    /// Reports whether the request declares a body of more than `max` bytes.
+    pub fn declares_more_than(&self, max: Option<u64>) -> bool {
+        is_too_large(&self.view(), max)
+    }
+
     /// Reports whether the request is a preflight request.
     pub fn is_preflight(&self) -> bool {
         is_preflight(&self.parts.method, &self.parts.headers)
@@ -233,7 +246,7 @@ impl Preview {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
+    use http::{Request, Version};
 
     use super::*;
 
@@ -302,5 +315,28 @@ mod tests {
             let expected = (200, Some("INTERNAL"));
             assert_eq!((of_call.status, of_call.grpc_status), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn policies_limit_the_number_of_headers() {
+        let settings = ConnectionSettings {
+            max_headers: Some(2),
+            ..ConnectionSettings::default()
+        };
+        let client = PreviewClient {
+            settings: Some(&settings),
+            ..PLAIN
+        };
+        let refused = |version, headers: &[(&str, &str)]| {
+            let mut request = parts("/", headers);
+            request.version = version;
+            let preview = Preview::new(request, client);
+            preview.err().map(|refusal| refusal.status)
+        };
+        // With `Host`, which is a header of HTTP/1 alone.
+        let two = [("x-a", "1"), ("x-b", "2")];
+        assert_eq!(refused(Version::HTTP_11, &two[..1]), None);
+        assert_eq!(refused(Version::HTTP_11, &two[..]), Some(431));
+        assert_eq!(refused(Version::HTTP_2, &two[..]), None);
     }
 }
