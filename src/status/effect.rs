@@ -1,6 +1,7 @@
 //! What a condition that is a problem does to requests and connections now, where its message does not say it.
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use crate::ir::picker::FailureMode;
 
 /// What messages say that name the effect themselves.
 const SAID: [&str; 15] = [
@@ -22,6 +23,7 @@ const SAID: [&str; 15] = [
 ];
 
 const NO_GATEWAY: &str = "nothing is served through the Gateway";
+const PODS_STAY: &str = "pods and Services that exist stay as they are";
 const NO_LISTENER_SET: &str = "nothing is served through the ListenerSet";
 const NO_LISTENER: &str = "nothing is served through the listener";
 const OTHERS_OF_LISTENER: &str = "the listener is served with its other references";
@@ -53,7 +55,8 @@ pub(super) fn of(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static s
     }
     match bearer.kind {
         _ if bearer.is_listener => of_listener(bearer, condition),
-        "Gateway" => of_gateway(condition),
+        "GatewayClass" => (condition.reason == Reason::InvalidParameters).then_some(PODS_STAY),
+        "Gateway" => of_gateway(bearer, condition),
         "ListenerSet" => of_listener_set(condition),
         "HTTPRoute" | "GRPCRoute" | "TCPRoute" | "TLSRoute" | "UDPRoute" => {
             of_route(bearer.kind, condition)
@@ -88,9 +91,11 @@ fn of_listener(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str
     }
 }
 
-fn of_gateway(condition: &Condition) -> Option<&'static str> {
+fn of_gateway(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str> {
     match (condition.kind, condition.reason) {
         (ConditionType::ResolvedRefs, _) => Some("its requests to backends in TLS get status 500"),
+        // It is not programmed for the same cause.
+        _ if bearer.refusal() == Some(Reason::InvalidParameters) => Some(PODS_STAY),
         (ConditionType::Accepted, Reason::ListenersNotValid)
         | (ConditionType::Programmed, Reason::Invalid) => Some(NO_GATEWAY),
         // Pods that the controller has created serve what they have.
@@ -141,13 +146,23 @@ fn names_only_mirrors(message: &str) -> bool {
 
 fn of_backend(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str> {
     match (bearer.kind, condition.kind, condition.reason) {
-        // Whether requests need the picker depends on its failure mode.
-        (_, _, Reason::InvalidExtensionRef) => None,
+        (_, _, Reason::InvalidExtensionRef) => without_picker(bearer),
         ("XBackend", ConditionType::ResolvedRefs, _) if bearer.refusal().is_none() => {
             Some(OTHER_AUTHORITIES)
         }
         _ => Some(TO_BACKEND),
     }
+}
+
+/// Returns what requests get without the picker of a pool, which another condition says.
+fn without_picker(bearer: Bearer<'_>) -> Option<&'static str> {
+    let mut effects = [FailureMode::Open, FailureMode::Close]
+        .map(FailureMode::effect)
+        .into_iter();
+    effects.find(|effect| {
+        let mut conditions = bearer.conditions.iter();
+        conditions.any(|it| it.message.ends_with(*effect))
+    })
 }
 
 fn of_policy(bearer: Bearer<'_>, condition: &Condition) -> Option<&'static str> {
@@ -190,6 +205,7 @@ impl Bearer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::picker::UNANSWERED;
 
     fn fails(kind: ConditionType, reason: Reason, message: &str) -> Condition {
         Condition::fails(kind, reason, message, 1)
@@ -288,6 +304,37 @@ mod tests {
         assert_eq!(of_listener(&[taken]), Some(effect));
         let waits = fails(ConditionType::Programmed, Reason::Pending, "no replica");
         assert_eq!(of_listener(&[waits]), None);
+    }
+
+    #[test]
+    fn pods_of_a_gateway_with_invalid_parameters_stay() {
+        let refused = || fails(ConditionType::Accepted, Reason::InvalidParameters, "why");
+        let unprogrammed = fails(ConditionType::Programmed, Reason::Invalid, "why");
+        for (kind, conditions) in [
+            ("GatewayClass", vec![refused()]),
+            ("Gateway", vec![refused()]),
+            ("Gateway", vec![unprogrammed, refused()]),
+        ] {
+            assert_eq!(of_object(kind, &conditions), Some(PODS_STAY), "{kind}");
+        }
+    }
+
+    #[test]
+    fn without_its_picker_a_pool_does_what_its_failure_mode_says() {
+        let lost = || {
+            fails(
+                ConditionType::ResolvedRefs,
+                Reason::InvalidExtensionRef,
+                "Service default/epp does not exist",
+            )
+        };
+        for mode in [FailureMode::Open, FailureMode::Close] {
+            let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
+            let accepted = accepted.with_message(format!("{UNANSWERED}: {}", mode.effect()));
+            let conditions = [lost(), accepted];
+            assert_eq!(of_object("InferencePool", &conditions), Some(mode.effect()));
+        }
+        assert_eq!(of_object("InferencePool", &[lost()]), None);
     }
 
     #[test]
