@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use portcullis::ir::route::{Action, BackendTarget};
 
 use crate::client::Client;
+use crate::first_problem::{Problem, is_first, is_gone};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene};
 
@@ -102,6 +103,29 @@ async fn weights_of_references_and_releases_multiply() {
     let chi_square: f64 = expected.iter().map(deviation).sum();
     // Two degrees of freedom: a correct split exceeds this once in ten million runs.
     assert!(chi_square < 32.3, "{chi_square} from {counts:?}");
+}
+
+#[tokio::test]
+async fn releases_without_weight_are_the_first_problem_until_one_has_some() {
+    let origin = Origin::echo("v1").await;
+    let objects = |weight| {
+        let references = [("ReleaseBackend", "shop", 1)];
+        let objects = Objects::http().route("route", &[rule(&references)]);
+        let objects = with(objects, &[pod("v1", &origin)]);
+        with(objects, &release_backend("shop", &[("v1", weight)]))
+    };
+    let mut scene = Scene::start(&objects(0));
+    let problem = Problem {
+        kind: "backend",
+        object: "ReleaseBackend default/shop:80",
+        texts: &[
+            "has no release with a weight and a ready endpoint: its requests get 503",
+            "give a release with ready pods a weight",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    scene.replace(&objects(1)).await;
+    is_gone(&scene).await;
 }
 
 /// Returns the share of each release of each backend that a configuration results in.
