@@ -6,6 +6,8 @@ use super::configuration::{Configuration, ListenerOnPort};
 use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;
+use crate::ir::cookie_scope::CookieScope;
+use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{BackendId, Filter, ObjectRef};
@@ -117,6 +119,9 @@ impl Search<'_> {
             if preview.is_answered_by(rule) {
                 return Ok(());
             }
+            if let Some(oidc) = &authentication.oidc {
+                self.sign_in(oidc, preview)?;
+            }
             self.permission(authentication)?;
         }
         usable(policies.authorization.as_ref().and_then(Enforced::fault))
@@ -130,6 +135,26 @@ impl Search<'_> {
             .filter(|_| policies.need_addresses());
         let before = unknown.or(policies.ip_rules.as_ref().and_then(Enforced::fault));
         usable(before.or(policies.limits.as_ref().and_then(Enforced::fault)))
+    }
+
+    /// Asks whether browsers send the cookies of a sign-in to the host. The provider asks without cookies.
+    fn sign_in(&self, oidc: &Oidc, preview: &Preview) -> Result<(), Broken> {
+        let view = preview.view();
+        let scope = CookieScope {
+            gateway: &self.place.port.ir.gateway,
+            listener: &self.place.listener.ir.key,
+            host: view.host,
+            key: Default::default(),
+        };
+        let is_of_provider = oidc.back_channel_logout_path.as_deref() == Some(view.path.as_str());
+        match is_of_provider || scope.is_within(&oidc.cookie) {
+            true => Ok(()),
+            false => {
+                let (policy, host) = (&oidc.policy, view.host);
+                let why = format!("the cookie domain of {policy} is not one of {host}");
+                Err(broken(Fault::CookieDomain, &why))
+            }
+        }
     }
 
     /// Asks whether the authorization server of a policy can be asked, unless other credentials are enough.

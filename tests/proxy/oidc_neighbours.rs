@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access_policy::{access, gateway};
+use crate::api::{portcullis, stdout};
 use crate::browser::Browser;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::Origin;
@@ -132,6 +133,10 @@ async fn hosts_of_a_domain_share_a_session_if_the_policy_says_so() {
     for host in ["example.org", "badexample.com"] {
         let mut other = Browser::new(scene.at(80), host).await;
         assert_eq!(other.get("/").await.status, 500, "{host}");
+        let url = format!("http://{host}/");
+        let explained = stdout(&portcullis(&scene, &["explain", &url]).await);
+        let response = "500: the cookie domain of AccessPolicy default/";
+        assert!(explained.contains(response), "{explained}");
     }
 }
 

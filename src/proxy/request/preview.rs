@@ -24,6 +24,7 @@ use crate::proxy::client::forwarding_rules::ForwardingRules;
 use crate::proxy::client::host::{Host, LastHost};
 use crate::proxy::client::{listener_for, underscores_of};
 use crate::proxy::error::Error;
+use crate::proxy::sign_in_fault::SignInFault;
 use crate::table::{Listener, Port, RequestView, Rule};
 use crate::upstream::SendError;
 
@@ -74,6 +75,8 @@ pub enum Fault {
     AuthorizationServer,
     /// The request declares a larger body than a policy permits.
     Body,
+    /// The cookies of a sign-in are for another domain than the host.
+    CookieDomain,
 }
 
 impl From<Fault> for Error {
@@ -86,6 +89,7 @@ impl From<Fault> for Error {
             Fault::Picker => Self::PickerUnavailable,
             Fault::AuthorizationServer => Self::AuthorizationUnavailable,
             Fault::Body => Self::BodyTooLarge,
+            Fault::CookieDomain => Self::SignIn(SignInFault::OtherDomain),
         }
     }
 }
