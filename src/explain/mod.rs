@@ -159,7 +159,7 @@ fn explain_http(
     };
     let normalized = Preview::new(parts, client).and_then(|mut preview| {
         let found = preview.listener(port, client);
-        preview.normalize_path(found.ok().map(|it| &**it))?;
+        preview.normalize_for(found.ok().map(|it| &**it))?;
         Ok((preview, found))
     });
     let (preview, found) = match normalized {

@@ -1,4 +1,4 @@
-//! What `explain` says of backends that no request reaches, and of bodies that are too large.
+//! What `explain` says of backends that no request reaches, and of requests that policies refuse or change.
 
 use serde_json::Value;
 
@@ -188,5 +188,45 @@ fn declared_bodies_are_refused_before_credentials() {
             assert!(reason(&explained).contains(why), "{}", reason(&explained));
             explained.has("response", &format!("{status}: "));
         }
+    }
+}
+
+/// A route by the header with which proxies name clients.
+const NAMED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{name: http, port: PORT, protocol: HTTP}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: ClientPolicy
+metadata: {name: proxies}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
+  clientIP: {header: {name: X-Client, trustedCIDRs: [192.0.2.0/24]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - {matches: [{headers: [{name: X-Client, value: 198.51.100.1}]}], backendRefs: [{name: app, port: 80}]}
+  - {backendRefs: [{name: app, port: 80}]}
+"#;
+
+#[test]
+fn only_trusted_proxies_name_clients() {
+    let [port] = free_ports();
+    let served = Served::new(&NAMED.replace("PORT", &port.to_string()));
+    let url = format!("http://shop.example.com:{port}/");
+    let request = [&*url, "-H", "x-client: 198.51.100.1"];
+    for explained in served.explain(&request) {
+        assert_eq!(explained.outcome()["rule"], 1);
+    }
+    for explained in served.explain(&[&request[..], &["--trusted-proxy"]].concat()) {
+        assert_eq!(explained.outcome()["rule"], 0);
     }
 }

@@ -14,9 +14,10 @@ use super::policies::is_too_large;
 use super::spelling;
 use super::view::view;
 use crate::filter::answer_preflight;
-use crate::ir::client::ConnectionSettings;
+use crate::ir::client::{AddressSource, ConnectionSettings};
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc::is_call;
+use crate::ir::policy::Enforced;
 use crate::ir::request_path::RequestPath;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
@@ -38,6 +39,7 @@ const REQUEST_ID: HeaderValue = HeaderValue::from_static("0000000000000000000000
 pub struct Preview {
     parts: request::Parts,
     is_call: bool,
+    is_trusted: bool,
     host: Host,
     upgrade: Option<HeaderValue>,
     added: AddedHeaders,
@@ -158,6 +160,7 @@ impl Preview {
         Ok(Self {
             parts,
             is_call,
+            is_trusted: client.trusted,
             host: normalized.host,
             upgrade: normalized.upgrade,
             added,
@@ -190,13 +193,21 @@ impl Preview {
         found.map_err(|error| Refusal::new(error, self.is_call))
     }
 
-    /// Normalizes the path as the listener of the request says, if one serves it.
+    /// Normalizes the path as the listener of the request says, if one serves it, and removes the header with the address of the
+    /// client, which only trusted proxies may send.
     ///
     /// # Errors
     /// The response to a request that the proxy refuses or redirects because of its path.
-    pub fn normalize_path(&mut self, listener: Option<&Listener>) -> Result<(), Refusal> {
+    pub fn normalize_for(&mut self, listener: Option<&Listener>) -> Result<(), Refusal> {
         let clients = listener.and_then(|listener| listener.ir.clients.as_ref());
         let settings = clients.and_then(|clients| clients.path.as_ref());
+        let address = clients.and_then(|clients| clients.address.as_ref());
+        if let Some(Enforced::Valid(address)) = address
+            && let AddressSource::Header { name, .. } = &address.source
+            && !self.is_trusted
+        {
+            self.parts.headers.remove(name);
+        }
         let normalized = path::normalize(&mut self.parts, settings);
         let refused = |error| Err(Refusal::new(error, self.is_call));
         match normalized {
@@ -277,7 +288,7 @@ mod tests {
             ("x-hop", "1"),
         ];
         let mut request = Preview::new(parts("/a//b?c", &claims), PLAIN).unwrap();
-        request.normalize_path(None).unwrap();
+        request.normalize_for(None).unwrap();
         let view = request.view();
         assert_eq!(
             (view.host, view.path.as_str(), view.query),
@@ -308,7 +319,7 @@ mod tests {
             let refusal = |parts| {
                 let preview = Preview::new(parts, PLAIN);
                 preview
-                    .and_then(|mut it| it.normalize_path(None))
+                    .and_then(|mut it| it.normalize_for(None))
                     .unwrap_err()
             };
             let call = [headers, &[("content-type", "application/grpc-web")]].concat();
