@@ -3,7 +3,7 @@
 
 use super::backends::is_available;
 use super::configuration::{Configuration, ListenerOnPort};
-use crate::ir::auth_call::ExternalPolicy;
+use crate::ir::auth_call::{AuthCall, ExternalPolicy};
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;
 use crate::ir::cookie_scope::CookieScope;
@@ -18,8 +18,8 @@ use crate::table::Rule;
 /// Why a policy refuses all connections and datagrams.
 const NEEDS_REQUESTS: &str = "a policy asks for credentials or decides by requests, which connections and datagrams do not have";
 
-/// Why policies refuse a request by its `Content-Length`.
-const TOO_LARGE: &str = "the request body is larger than a policy permits";
+/// Why a request is refused by its `Content-Length`.
+const TOO_LARGE: &str = "the request body is larger than the route permits";
 
 /// Why no request of a rule is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Search<'_> {
             if let Some(oidc) = &authentication.oidc {
                 self.sign_in(oidc, preview)?;
             }
-            self.permission(authentication)?;
+            self.permission(authentication, preview)?;
         }
         usable(policies.authorization.as_ref().and_then(Enforced::fault))
     }
@@ -158,7 +158,7 @@ impl Search<'_> {
     }
 
     /// Asks whether the authorization server of a policy can be asked, unless other credentials are enough.
-    fn permission(&self, authentication: &Authentication) -> Result<(), Broken> {
+    fn permission(&self, authentication: &Authentication, preview: &Preview) -> Result<(), Broken> {
         let Authentication {
             basic,
             api_key,
@@ -169,18 +169,34 @@ impl Search<'_> {
         } = authentication;
         let is_only = basic.is_none() && api_key.is_none() && tokens.is_none() && oidc.is_none();
         match external {
-            Some(external) if is_only || *require == Require::All => self.server(external),
+            Some(external) if is_only || *require == Require::All => self.server(external, preview),
             Some(_) | None => Ok(()),
         }
     }
 
-    fn server(&self, ExternalPolicy { policy, .. }: &ExternalPolicy) -> Result<(), Broken> {
+    fn server(&self, external: &ExternalPolicy, preview: &Preview) -> Result<(), Broken> {
+        let ExternalPolicy { policy, call, .. } = external;
         let table = self.configuration.table;
         let servers = table.ir.policy_servers.get(policy);
         let servers = servers.and_then(|it| it.0.get(&self.place.port.ir.gateway));
         match servers.and_then(|it| it.first()) {
-            Some(target) => self.target(target, (Fault::Policy, Fault::AuthorizationServer)),
+            Some(target) => self.asked(target, Fault::Policy, (call, Some(preview))),
             None => Err(unknown_server(policy)),
+        }
+    }
+
+    /// Asks whether an authorization server can be asked, which may get the body of the request first.
+    fn asked(
+        &self,
+        target: &BackendTarget,
+        invalid: Fault,
+        (call, preview): (&AuthCall, Option<&Preview>),
+    ) -> Result<(), Broken> {
+        let max_body = Some(u64::from(call.max_body)).filter(|max| *max > 0);
+        let is_too_large = preview.is_some_and(|it| it.declares_more_than(max_body));
+        match target {
+            BackendTarget::Backend(_) if is_too_large => Err(broken(Fault::Body, TOO_LARGE)),
+            _ => self.target(target, (invalid, Fault::AuthorizationServer)),
         }
     }
 
@@ -189,7 +205,7 @@ impl Search<'_> {
         for filter in filters {
             match filter {
                 Filter::ExternalAuth(auth) => {
-                    self.target(&auth.target, (Fault::Rule, Fault::AuthorizationServer))?;
+                    self.asked(&auth.target, Fault::Rule, (&auth.call, preview))?;
                 }
                 other if responds(other, preview) => return Ok(Passage::Response),
                 _ => {}

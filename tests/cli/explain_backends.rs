@@ -191,6 +191,23 @@ fn declared_bodies_are_refused_before_credentials() {
     }
 }
 
+#[test]
+fn declared_bodies_are_refused_before_the_authorization_server_is_asked() {
+    let [port] = free_ports();
+    let basic = "basic: {secretRef: {name: missing}}";
+    let external = "external: {protocol: HTTP, backendRef: {name: empty, port: 80}, forwardBody: {maxSize: 100}}";
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: empty}\nspec: {ports: [{port: 80}]}\n";
+    let objects = LIMITED.replace(basic, external) + service;
+    let served = Served::new(&objects.replace("PORT", &port.to_string()));
+    let url = format!("POST http://shop.example.com:{port}/");
+    for (length, status) in [("100", 503), ("101", 413)] {
+        let header = format!("content-length: {length}");
+        for explained in served.explain(&[&url, "-H", &header]) {
+            assert_eq!(explained.outcome()["status"], status, "{length}");
+        }
+    }
+}
+
 /// A route by the header with which proxies name clients.
 const NAMED: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1

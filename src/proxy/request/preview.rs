@@ -75,7 +75,7 @@ pub enum Fault {
     Picker,
     /// The authorization server has no endpoint.
     AuthorizationServer,
-    /// The request declares a larger body than a policy permits.
+    /// The request declares a larger body than a policy or a filter permits.
     Body,
     /// The cookies of a sign-in are for another domain than the host.
     CookieDomain,
