@@ -1,5 +1,5 @@
-//! What stops every request, connection or datagram of a rule, because something that the rule needs is broken: the first
-//! fault in the order of phases. Credentials, addresses and limits may refuse a request before.
+//! What stops every request of a rule that is like this one, every connection or every datagram: the first fault in the order
+//! of phases. Credentials, addresses and limits may refuse a request before.
 
 use super::backends::is_available;
 use super::configuration::{Configuration, ListenerOnPort};
@@ -7,6 +7,7 @@ use crate::ir::auth_call::{AuthCall, ExternalPolicy};
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;
 use crate::ir::cookie_scope::CookieScope;
+use crate::ir::grpc::is_grpc;
 use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
@@ -79,7 +80,20 @@ impl Search<'_> {
         if let Passage::Response = self.filters(&rule.ir.filters, Some(preview))? {
             return Ok(());
         }
+        self.buffer(rule, preview)?;
         self.action(rule, Some(preview))
+    }
+
+    /// Asks whether the body may be read as a whole before a backend is asked. Those of gRPC are not.
+    fn buffer(&self, rule: &Rule, preview: &Preview) -> Result<(), Broken> {
+        let is_stream = rule.ir.is_of_grpc() || is_grpc(preview.view().headers);
+        let defaults = place_policies(self.place, rule).and_then(|it| it.route.as_ref());
+        let limit = defaults.and_then(|it| it.buffered_body);
+        let limit = limit.filter(|_| !is_stream).map(|limit| limit as u64);
+        match preview.declares_more_than(limit) {
+            true => Err(broken(Fault::Body, TOO_LARGE)),
+            false => Ok(()),
+        }
     }
 
     /// Connections have neither credentials nor filters, and limits of requests do not concern them.

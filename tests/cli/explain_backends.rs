@@ -192,18 +192,32 @@ fn declared_bodies_are_refused_before_credentials() {
 }
 
 #[test]
-fn declared_bodies_are_refused_before_the_authorization_server_is_asked() {
-    let [port] = free_ports();
-    let basic = "basic: {secretRef: {name: missing}}";
-    let external = "external: {protocol: HTTP, backendRef: {name: empty, port: 80}, forwardBody: {maxSize: 100}}";
+fn declared_bodies_are_refused_where_they_would_be_read() {
+    let (basic, max) = (
+        "basic: {secretRef: {name: missing}}",
+        "requestBody: {maxSize: 1k}",
+    );
+    let asked = "external: {protocol: HTTP, backendRef: {name: empty, port: 80}, forwardBody: {maxSize: 100}}";
     let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: empty}\nspec: {ports: [{port: 80}]}\n";
-    let objects = LIMITED.replace(basic, external) + service;
-    let served = Served::new(&objects.replace("PORT", &port.to_string()));
-    let url = format!("POST http://shop.example.com:{port}/");
-    for (length, status) in [("100", 503), ("101", 413)] {
-        let header = format!("content-length: {length}");
-        for explained in served.explain(&[&url, "-H", &header]) {
-            assert_eq!(explained.outcome()["status"], status, "{length}");
+    let buffered = "requestBody: {buffer: {limit: 100}}";
+    for (objects, status) in [
+        (LIMITED.replace(basic, asked), 503),
+        (
+            LIMITED
+                .replace(basic, "ipRules: {deny: [192.0.2.0/24]}")
+                .replace(max, buffered),
+            500,
+        ),
+    ] {
+        let [port] = free_ports();
+        let objects = objects.replace("PORT", &port.to_string()) + service;
+        let served = Served::new(&objects);
+        let url = format!("POST http://shop.example.com:{port}/");
+        for (length, status) in [("100", status), ("101", 413)] {
+            let header = format!("content-length: {length}");
+            for explained in served.explain(&[&url, "-H", &header]) {
+                assert_eq!(explained.outcome()["status"], status, "{length}");
+            }
         }
     }
 }
