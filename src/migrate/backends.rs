@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::hosts::is_grpc;
+use super::canary::Canaries;
+use super::hosts::{is_grpc, main_ingresses};
 use super::model::{Backend, Ingress, Name};
 use super::output::File;
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
@@ -19,6 +20,8 @@ pub(super) struct ServicePolicies {
     sections: BTreeMap<Name, BTreeMap<&'static str, (Value, Name)>>,
     /// Policies on TLS: kind and spec without targets, by Service and name of the port.
     tls: BTreeMap<(Name, Option<String>), (&'static str, Value, Name)>,
+    /// Ports that get requests without TLS: the Ingress, the Service and the name of the port.
+    plain: Vec<(Name, Name, Option<String>)>,
 }
 
 /// Permission of the operator that backends without verification need.
@@ -27,9 +30,11 @@ const UNVERIFIED: &str = "BackendTLSOverrides with insecureSkipVerify: the certi
      a BackendTLSPolicy that verifies is better.";
 
 impl ServicePolicies {
-    /// Adds what an Ingress says about its Services.
-    pub(super) fn add(&mut self, work: &mut Work<'_>, ingress: &Ingress) {
-        let services = services(ingress);
+    /// Adds what an Ingress says about its Services, and those of its canaries.
+    pub(super) fn add(&mut self, work: &mut Work<'_>, ingress: &Ingress, canaries: &Canaries<'_>) {
+        let of_canaries = canaries.backends(work.hosts, ingress);
+        let backends: Vec<&Backend> = own_backends(ingress).chain(of_canaries).collect();
+        let services = services(&backends);
         let mut sections: Vec<(&'static str, Value)> = Vec::new();
         if let Some(value) = sessions::persistence(work, ingress) {
             sections.push(("sessionPersistence", value));
@@ -58,7 +63,7 @@ impl ServicePolicies {
             };
             work.say(ingress, "service-upstream", outcome, text);
         }
-        self.add_tls(work, ingress);
+        self.add_tls(work, ingress, &backends);
     }
 
     fn set(
@@ -85,11 +90,17 @@ impl ServicePolicies {
         }
     }
 
-    fn add_tls(&mut self, work: &mut Work<'_>, ingress: &Ingress) {
+    fn add_tls(&mut self, work: &mut Work<'_>, ingress: &Ingress, backends: &[&Backend]) {
         let values = Values(ingress);
         let protocol = values.text("backend-protocol").unwrap_or_default();
         let protocol = protocol.to_ascii_uppercase();
+        let namespace = &ingress.name.namespace;
+        let ports = service_ports(work, namespace, backends);
         if !matches!(protocol.as_str(), "HTTPS" | "GRPCS") {
+            let plain = ports.into_iter().map(|(service, port)| {
+                (ingress.name.clone(), Name::new(namespace, &service), port)
+            });
+            self.plain.extend(plain);
             report_unused_tls(work, ingress);
             return;
         }
@@ -106,7 +117,7 @@ impl ServicePolicies {
             true => name,
             false => Name::new(&ingress.name.namespace, "missing"),
         });
-        for (service, port) in service_ports(work, ingress) {
+        for (service, port) in ports {
             let name = Name::new(&ingress.name.namespace, &service);
             let host = host
                 .clone()
@@ -144,13 +155,57 @@ impl ServicePolicies {
         report_tls(work, ingress, secret.as_ref(), is_verified);
     }
 
+    /// Reports requests that get TLS or sessions because another Ingress asks for them: policies are for a Service, where
+    /// annotations are for paths.
+    fn report_shared(&self, work: &mut Work<'_>) {
+        for (ingress, service, port) in &self.plain {
+            let of_port = self.tls.get(&(service.clone(), port.clone()));
+            let Some((kind, _, owner)) = of_port else {
+                continue;
+            };
+            let (outcome, text) = match work.source.services.contains_key(service) {
+                true => (
+                    ChangedMeaning,
+                    format!(
+                        "the {kind} of Ingress {owner} is for this port of Service {service}, so that requests have TLS"
+                    ),
+                ),
+                false => (
+                    NotPossible,
+                    format!(
+                        "the {kind} of Ingress {owner} is for all ports of Service {service}, which is not in the input, so that requests have TLS: add the Service, and migrate again"
+                    ),
+                ),
+            };
+            let setting = "backend-protocol";
+            work.report.ingress(ingress, setting, outcome, text);
+        }
+        let source = work.source;
+        let without = |it: &&Ingress| Values(it).text("affinity") != Some("cookie");
+        for ingress in main_ingresses(source).filter(without) {
+            let backends: Vec<&Backend> = own_backends(ingress).collect();
+            for service in services(&backends) {
+                let name = Name::new(&ingress.name.namespace, &service);
+                let sections = self.sections.get(&name);
+                let session = sections.and_then(|it| it.get("sessionPersistence"));
+                if let Some((_, owner)) = session {
+                    let text =
+                        format!("Service {name} has the sessions of Ingress {owner} here too");
+                    work.say(ingress, "affinity", ChangedMeaning, text);
+                }
+            }
+        }
+    }
+
     /// Writes the policies.
     pub(super) fn write(self, work: &mut Work<'_>) {
+        self.report_shared(work);
         let mut sections = self.sections;
         if let Some(timeout) = work.controller.connect_timeout {
             let names = work.source.ingresses.iter().flat_map(|ingress| {
                 let namespace = &ingress.name.namespace;
-                let names = services(ingress).into_iter();
+                let backends: Vec<&Backend> = own_backends(ingress).collect();
+                let names = services(&backends).into_iter();
                 names.map(move |service| Name::new(namespace, &service))
             });
             for name in names {
@@ -209,13 +264,16 @@ fn used(work: &Work<'_>) -> BTreeSet<Name> {
     used
 }
 
-/// Returns the Services of an Ingress, each once.
-fn services(ingress: &Ingress) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+/// Returns the backends of the paths of an Ingress, and that of other requests.
+fn own_backends(ingress: &Ingress) -> impl Iterator<Item = &Backend> {
     let paths = ingress.rules.iter().flat_map(|rule| &rule.paths);
-    let backends = paths
-        .map(|path| &path.backend)
-        .chain(&ingress.default_backend);
+    let backends = paths.map(|path| &path.backend);
+    backends.chain(&ingress.default_backend)
+}
+
+/// Returns the Services among backends, each once.
+fn services(backends: &[&Backend]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
     for backend in backends {
         if let Backend::Service { name, .. } = backend
             && !found.contains(name)
@@ -226,20 +284,22 @@ fn services(ingress: &Ingress) -> Vec<String> {
     found
 }
 
-/// Returns the Services of an Ingress with the names of their ports, where the input has them.
-fn service_ports(work: &Work<'_>, ingress: &Ingress) -> Vec<(String, Option<String>)> {
+/// Returns the Services among backends with the names of their ports, where the input has them. A port that is not known gets
+/// no requests.
+fn service_ports(
+    work: &Work<'_>,
+    namespace: &str,
+    backends: &[&Backend],
+) -> Vec<(String, Option<String>)> {
     let mut found = Vec::new();
-    let paths = ingress.rules.iter().flat_map(|rule| &rule.paths);
-    let backends = paths
-        .map(|path| &path.backend)
-        .chain(&ingress.default_backend);
     for backend in backends {
         let Backend::Service { name, port } = backend else {
             continue;
         };
-        let namespace = &ingress.name.namespace;
-        let number = work.source.port(namespace, name, port);
-        let declared = number.and_then(|number| work.source.declared(namespace, name, number));
+        let Some(number) = work.source.port(namespace, name, port) else {
+            continue;
+        };
+        let declared = work.source.declared(namespace, name, number);
         let entry = (name.clone(), declared.and_then(|port| port.name.clone()));
         if !found.contains(&entry) {
             found.push(entry);
@@ -350,9 +410,18 @@ fn report_unused_tls(work: &mut Work<'_>, ingress: &Ingress) {
 fn report_tls(work: &mut Work<'_>, ingress: &Ingress, secret: Option<&Name>, is_verified: bool) {
     let values = Values(ingress);
     if is_verified {
-        let text = "BackendTLSPolicy: certificates of backends are verified";
-        work.say(ingress, "backend-protocol", Converted, text);
-        work.say(ingress, "proxy-ssl-verify", Converted, text);
+        let (outcome, text) = match secret {
+            Some(_) => (
+                Converted,
+                "BackendTLSPolicy: certificates of backends are verified",
+            ),
+            None => (
+                ChangedMeaning,
+                "BackendTLSPolicy: certificates of backends are verified by the authorities of the system; ingress-nginx verifies none without proxy-ssl-secret",
+            ),
+        };
+        work.say(ingress, "backend-protocol", outcome, text);
+        work.say(ingress, "proxy-ssl-verify", outcome, text);
     } else {
         work.report.notice(UNVERIFIED);
         let text = "BackendTLSOverride with insecureSkipVerify: certificates of backends are NOT verified, and the operator must permit it with --allow-insecure-backend skip-verify";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::hosts::is_canary;
+use super::hosts::{Hosts, is_canary};
 use super::model::{Backend, Ingress, Name, PathKind, PathRule, Source};
 use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
 use super::report::Report;
@@ -52,6 +52,24 @@ impl<'a> Canaries<'a> {
             Some(ingress.name.clone())
         };
         paths.iter().map(canary).collect()
+    }
+
+    /// Returns the backends of the canaries of an Ingress. One of another namespace gets no requests.
+    pub(super) fn backends(&self, hosts: &Hosts, main: &Ingress) -> Vec<&'a Backend> {
+        let mut found = Vec::new();
+        for rule in &main.rules {
+            for path in &rule.paths {
+                let owner = hosts.owner(&rule.host, &path.path, path.kind);
+                let key = (rule.host.clone(), path.path.clone(), path.kind);
+                if let Some((ingress, backend)) = self.paths.get(&key)
+                    && owner == Some(&main.name)
+                    && ingress.name.namespace == main.name.namespace
+                {
+                    found.push(*backend);
+                }
+            }
+        }
+        found
     }
 
     /// Returns how a path of an Ingress is split. A canary of another namespace is reported.
@@ -146,8 +164,14 @@ fn split(ingress: &Ingress, backend: Backend, main: &Ingress, report: &mut Repor
             rules.push((header, is_canary));
         }
     }
-    let total = values.number("canary-weight-total", report);
-    let total = total.filter(|it| *it > 0).unwrap_or(100).min(1_000_000);
+    let given = values.number("canary-weight-total", report);
+    // ingress-nginx counts to 100 at least.
+    let total = given.unwrap_or(100).clamp(100, 1_000_000);
+    if given.is_some_and(|given| given < total) {
+        let text =
+            "it is less than 100, so that canary-weight is a percentage, as in ingress-nginx";
+        report.ingress(name, "canary-weight-total", DefaultAlready, text);
+    }
     let weight = values.number("canary-weight", report);
     let weights = weight.map(|weight| {
         let weight = weight.min(total);

@@ -93,30 +93,27 @@ fn call(path: &str) -> Option<(&str, Option<&str>)> {
 pub(super) fn rule(http: &Value) -> Value {
     let mut rule = http.clone();
     let matches = http["matches"].as_array().into_iter().flatten();
-    let converted: Vec<Option<Value>> = matches
-        .map(|condition| {
-            let (service, method) = call(condition["path"]["value"].as_str()?)?;
-            let mut call = json!({"service": service});
-            if let Some(method) = method {
-                call["method"] = json!(method);
-            }
-            let mut converted = json!({"method": call});
-            if condition["headers"].is_array() {
-                converted["headers"] = condition["headers"].clone();
-            }
-            Some(converted)
-        })
-        .collect();
-    // A path that is no call is `/`, for every call.
-    match converted.into_iter().collect::<Option<Vec<Value>>>() {
-        Some(matches) => rule["matches"] = json!(matches),
-        None => {
-            let headers = http["matches"][0]["headers"].clone();
-            rule["matches"] = match headers.is_array() {
-                true => json!([{"headers": headers}]),
-                false => json!([]),
-            };
+    let mut converted: Vec<Value> = matches.map(condition).collect();
+    // One without conditions is for every call.
+    if converted.contains(&json!({})) {
+        converted.clear();
+    }
+    rule["matches"] = json!(converted);
+    rule
+}
+
+/// Converts a match. A path that is no call is `/`, for every call.
+fn condition(http: &Value) -> Value {
+    let mut condition = json!({});
+    let path = http["path"]["value"].as_str();
+    if let Some((service, method)) = path.and_then(call) {
+        condition["method"] = json!({"service": service});
+        if let Some(method) = method {
+            condition["method"]["method"] = json!(method);
         }
     }
-    rule
+    if http["headers"].is_array() {
+        condition["headers"] = http["headers"].clone();
+    }
+    condition
 }

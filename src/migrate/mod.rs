@@ -115,7 +115,7 @@ fn convert(work: &mut Work<'_>) {
         let features = Features::new(work, ingress);
         let targets = routes.write(work, ingress, &features);
         report_tls(work, ingress);
-        backends.add(work, ingress);
+        backends.add(work, ingress, &routes.canaries);
         policies::write(work, ingress, &targets, features.closed);
         report_rest(work, ingress);
     }

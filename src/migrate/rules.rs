@@ -35,6 +35,16 @@ impl Rule {
         }
         rule
     }
+
+    /// Reports whether both look at headers of requests for the same path, so that the first of them decides.
+    fn ties(&self, other: &Self) -> bool {
+        let of_headers = |it: &&Value| it["headers"].is_array();
+        let mut own = self.matches.iter().filter(of_headers);
+        own.any(|it| {
+            let mut others = other.matches.iter().filter(of_headers);
+            others.any(|other| other["path"] == it["path"])
+        })
+    }
 }
 
 /// What a step needs of the Ingress.
@@ -63,7 +73,9 @@ impl RuleBuilder<'_, '_, '_> {
                     && known.backends == rule.backends
                     && known.matches.len() < MAX_MATCHES
             };
-            match rules.iter_mut().find(fits) {
+            // Not into a rule before one that decides with it.
+            let first = rules.iter().rposition(|known| rule.ties(known));
+            match rules.iter_mut().skip(first.unwrap_or(0)).find(fits) {
                 Some(known) => known.matches.extend(rule.matches),
                 None => rules.push(rule),
             }

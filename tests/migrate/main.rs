@@ -8,6 +8,7 @@
     reason = "what the tests of the proxy share has more than these need"
 )]
 
+mod canaries;
 #[path = "../proxy/client.rs"]
 mod client;
 mod controller;
