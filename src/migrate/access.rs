@@ -8,7 +8,7 @@ use super::firewall::{ENABLE, RULES};
 use super::grants::grant;
 use super::hosts::asks_for_certificates;
 use super::model::{Ingress, Name};
-use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
+use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::values::{Values, cidrs};
 use super::work::Work;
 use crate::ir::authentication::PasswordHash;
@@ -130,12 +130,26 @@ fn passwords(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, 
     }
     let mut basic = json!({"secretRef": reference});
     if let Some(realm) = values.text("auth-realm") {
-        basic["realm"] = json!(realm);
-        work.say(ingress, "auth-realm", Converted, "AccessPolicy basic.realm");
+        let (outcome, text) = match is_realm(realm) {
+            true => {
+                basic["realm"] = json!(realm);
+                (Converted, "AccessPolicy basic.realm")
+            }
+            false => (
+                ChangedMeaning,
+                "it has more than 128 bytes, or control characters: the realm is `restricted`",
+            ),
+        };
+        work.say(ingress, "auth-realm", outcome, text);
     }
     sections.insert("basic".to_owned(), basic);
     report_secret(work, ingress, &secret);
     true
+}
+
+/// Reports whether a text can be the realm of an AccessPolicy.
+fn is_realm(text: &str) -> bool {
+    text.len() <= 128 && !text.contains(char::is_control)
 }
 
 fn report_secret(work: &mut Work<'_>, ingress: &Ingress, secret: &Name) {

@@ -39,8 +39,9 @@ pub(super) fn add(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<Str
         return;
     }
     let name = Name::new(&ingress.name.namespace, service);
-    let ports = work.source.services.get(&name);
-    let port = ports.and_then(|ports| ports.first()).map(|it| it.number);
+    let known = work.source.services.get(&name);
+    let port = known.and_then(|service| service.ports.first());
+    let port = port.map(|it| it.number);
     let page = |codes: &[u16], source: &str| {
         let port = port.unwrap_or(ASSUMED_PORT);
         json!({

@@ -307,8 +307,10 @@ impl Features {
         };
         let upper = protocol.to_ascii_uppercase();
         match upper.as_str() {
-            "HTTP" | "AUTO_HTTP" => {
-                work.say(ingress, "backend-protocol", DefaultAlready, "HTTP/1.1");
+            "HTTP" => work.say(ingress, "backend-protocol", DefaultAlready, "HTTP/1.1"),
+            "AUTO_HTTP" => {
+                let message = "requests are sent in plain text; ingress-nginx sends those of clients with TLS with TLS";
+                work.say(ingress, "backend-protocol", ChangedMeaning, message);
             }
             // The steps for backends and routes report these.
             "HTTPS" | "GRPC" | "GRPCS" => {}

@@ -108,11 +108,37 @@ impl fmt::Display for Port {
     }
 }
 
+/// A Service.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Service {
+    /// Whether it is of type ExternalName: a name in DNS, without endpoints.
+    pub(super) is_external: bool,
+    pub(super) ports: Vec<ServicePort>,
+}
+
+impl Service {
+    /// Resolves a port as ingress-nginx does: by number, target port or name.
+    fn port(&self, port: &Port) -> Option<u16> {
+        if self.is_external {
+            return None;
+        }
+        let text = port.to_string();
+        let fits = |it: &&ServicePort| {
+            it.number.to_string() == text
+                || it.target.as_deref() == Some(text.as_str())
+                || it.name.as_deref() == Some(text.as_str())
+        };
+        Some(self.ports.iter().find(fits)?.number)
+    }
+}
+
 /// A port that a Service declares.
 #[derive(Clone, Debug)]
 pub(super) struct ServicePort {
     pub(super) name: Option<String>,
     pub(super) number: u16,
+    /// Number or name of the port of the pods; `None` if that has the same number.
+    pub(super) target: Option<String>,
     pub(super) app_protocol: Option<String>,
 }
 
@@ -123,7 +149,7 @@ pub(super) struct Source {
     pub(super) ingresses: Vec<Ingress>,
     /// Ingresses of other classes, with the class; `None` without one.
     pub(super) left: Vec<(Name, Option<String>)>,
-    pub(super) services: BTreeMap<Name, Vec<ServicePort>>,
+    pub(super) services: BTreeMap<Name, Service>,
     pub(super) config_maps: BTreeMap<Name, BTreeMap<String, String>>,
     /// Lines of htpasswd files, by Secret.
     pub(super) passwords: BTreeMap<Name, Option<String>>,
@@ -140,15 +166,17 @@ impl Source {
         ingresses
     }
 
-    /// Resolves a port of a Service.
+    /// Returns a Service, if it is in the input.
+    pub(super) fn service(&self, namespace: &str, service: &str) -> Option<&Service> {
+        self.services.get(&Name::new(namespace, service))
+    }
+
+    /// Resolves a port of a Service. A number is taken to be right if the Service is not in the input.
     pub(super) fn port(&self, namespace: &str, service: &str, port: &Port) -> Option<u16> {
-        match port {
-            Port::Number(number) => Some(*number),
-            Port::Name(name) => {
-                let ports = self.services.get(&Name::new(namespace, service))?;
-                let named = |it: &&ServicePort| it.name.as_deref() == Some(name);
-                Some(ports.iter().find(named)?.number)
-            }
+        match (self.service(namespace, service), port) {
+            (Some(service), port) => service.port(port),
+            (None, Port::Number(number)) => Some(*number),
+            (None, Port::Name(_)) => None,
         }
     }
 
@@ -159,7 +187,7 @@ impl Source {
         service: &str,
         port: u16,
     ) -> Option<&ServicePort> {
-        let ports = self.services.get(&Name::new(namespace, service))?;
-        ports.iter().find(|it| it.number == port)
+        let service = self.service(namespace, service)?;
+        service.ports.iter().find(|it| it.number == port)
     }
 }

@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::model::{
-    Backend, HostRule, Ingress, Name, PREFIX, PathKind, PathRule, Port, ServicePort, Source, Tls,
+    Backend, HostRule, Ingress, Name, PREFIX, PathKind, PathRule, Port, Service, ServicePort,
+    Source, Tls,
 };
 use super::settings::Settings;
 use crate::ir::ObjectRef;
@@ -176,8 +177,8 @@ fn add(source: &mut Source, value: &Value, settings: &Settings, default: bool) -
             message: "must be networking.k8s.io/v1".to_owned(),
         }),
         ("v1", "Service") => {
-            let ports = service_ports(&object)?;
-            source.services.insert(name(&object)?, ports);
+            let service = service(&object)?;
+            source.services.insert(name(&object)?, service);
             Ok(())
         }
         ("v1", "ConfigMap") => {
@@ -365,9 +366,13 @@ fn backend(field: &Field<'_>) -> Read<Backend> {
     Ok(Backend::Service { name, port })
 }
 
-fn service_ports(object: &Field<'_>) -> Read<Vec<ServicePort>> {
+fn service(object: &Field<'_>) -> Read<Service> {
     let Some(spec) = object.get("spec")? else {
-        return Ok(Vec::new());
+        return Ok(Service::default());
+    };
+    let target = |field: Field<'_>| match field.value.as_str() {
+        Some(name) => name.to_owned(),
+        None => field.value.to_string(),
     };
     let port = |field: &Field<'_>| {
         let Some(number) = field.get("port")? else {
@@ -376,10 +381,14 @@ fn service_ports(object: &Field<'_>) -> Read<Vec<ServicePort>> {
         Ok(ServicePort {
             name: field.optional_text("name")?,
             number: number.port()?,
+            target: field.get("targetPort")?.map(target),
             app_protocol: field.optional_text("appProtocol")?,
         })
     };
-    spec.list("ports")?.iter().map(port).collect()
+    Ok(Service {
+        is_external: spec.optional_text("type")?.as_deref() == Some("ExternalName"),
+        ports: spec.list("ports")?.iter().map(port).collect::<Read<_>>()?,
+    })
 }
 
 /// Returns the lines of an htpasswd file in a Secret.

@@ -8,7 +8,7 @@ use super::hosts::is_grpc;
 use super::model::{Backend, Ingress, Name, PathKind, PathRule, Port};
 use super::output::File;
 use super::paths::{self, HostMode, Rewrite};
-use super::report::Outcome::{ChangedMeaning, Converted, NotPossible};
+use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::spellings;
 use super::values::Values;
 use super::work::Work;
@@ -216,10 +216,27 @@ impl RuleBuilder<'_, '_, '_> {
             }
             Backend::Service { name, port } => {
                 let Some(number) = self.work.source.port(namespace, name, port) else {
-                    let text = format!(
-                        "port {port} of Service {namespace}/{name} is a name, and the Service is not in the input: add it. Requests get 503"
-                    );
-                    self.work.say(self.ingress, place, NotPossible, text);
+                    let (outcome, text) = match self.work.source.service(namespace, name) {
+                        Some(service) if service.is_external => (
+                            NotPossible,
+                            format!(
+                                "Service {namespace}/{name} is of type ExternalName, which is not served: requests get 503; write a backendRef to an XBackend (docs/xbackend.md)"
+                            ),
+                        ),
+                        Some(_) => (
+                            DefaultAlready,
+                            format!(
+                                "Service {namespace}/{name} has no port {port}: requests get 503, as in ingress-nginx"
+                            ),
+                        ),
+                        None => (
+                            NotPossible,
+                            format!(
+                                "port {port} of Service {namespace}/{name} is a name, and the Service is not in the input: add it. Requests get 503"
+                            ),
+                        ),
+                    };
+                    self.work.say(self.ingress, place, outcome, text);
                     return None;
                 };
                 let reference = json!({"name": name, "port": number});

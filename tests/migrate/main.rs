@@ -28,6 +28,7 @@ mod restrictions;
 #[path = "../proxy/scene.rs"]
 mod scene;
 mod served;
+mod services;
 mod surroundings;
 mod table;
 

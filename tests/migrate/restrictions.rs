@@ -263,3 +263,17 @@ fn restrictions_of_a_controller_that_is_not_read_are_named_once() {
     let read = migrated(&restricting, &controller_settings());
     assert_eq!(read.report.notices, Vec::<String>::new());
 }
+
+#[test]
+fn a_realm_that_no_policy_can_have_is_left_out() {
+    for (length, is_kept) in [(128, true), (129, false)] {
+        let realm = "a".repeat(length);
+        let annotations = [("auth-type", "basic"), USERS, ("auth-realm", &*realm)];
+        let migration = migrated(&ingress(&yaml(&annotations), ROOT), &settings());
+        let mut objects = migration.output.objects();
+        let policy = objects.find(|object| object["kind"] == "AccessPolicy");
+        let found = &policy.unwrap()["spec"]["basic"]["realm"];
+        assert_eq!(found.is_string(), is_kept, "{length}");
+        assert_eq!(migration.report.faults, Vec::<String>::new(), "{length}");
+    }
+}
