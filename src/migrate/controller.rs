@@ -20,6 +20,8 @@ pub(super) struct Controller {
     pub(super) ssl_redirect: bool,
     pub(super) force_ssl_redirect: bool,
     pub(super) redirect_code: u16,
+    /// Beginnings of paths that are not redirected to HTTPS.
+    without_redirect: Vec<String>,
     pub(super) limit_status: u16,
     pub(super) body_size: String,
     pub(super) stream_idle: Option<String>,
@@ -138,6 +140,7 @@ impl Controller {
             ssl_redirect: true,
             force_ssl_redirect: false,
             redirect_code: 308,
+            without_redirect: vec!["/.well-known/acme-challenge".to_owned()],
             limit_status: 503,
             body_size: "1Mi".to_owned(),
             stream_idle: None,
@@ -173,6 +176,11 @@ impl Controller {
         }
         if let Some(code) = reading.read("http-redirect-code", redirect_code, Converted, routes) {
             self.redirect_code = code;
+        }
+        let key = "no-tls-redirect-locations";
+        if let Some(text) = reading.data.get(key) {
+            self.without_redirect = elements(text).into_iter().map(str::to_owned).collect();
+            reading.say(key, Converted, "HTTPRoutes without a redirect to HTTPS");
         }
         let header = "RoutePolicy responseHeaders of the ListenerSets";
         let enabled = reading
@@ -310,6 +318,12 @@ impl Controller {
         self.request.extend(snippet.request);
     }
 
+    /// Reports whether requests to a path are never redirected to HTTPS.
+    pub(super) fn is_without_redirect(&self, path: &str) -> bool {
+        let mut beginnings = self.without_redirect.iter();
+        beginnings.any(|beginning| path.starts_with(beginning))
+    }
+
     /// Reports whether it restricts who may send requests to any path.
     pub(super) fn restricts_all(&self) -> bool {
         self.closed || !self.allow.is_empty() || !self.deny.is_empty()
@@ -349,6 +363,10 @@ impl Controller {
                     "addresses are those of connections",
                 );
                 continue;
+            }
+            if key == "use-forwarded-headers" {
+                let text = "redirects to HTTPS do not look at X-Forwarded-Proto: where a load balancer ends TLS, let it send requests to port 443, or set ssl-redirect and force-ssl-redirect to false";
+                reading.say(key, ChangedMeaning, text);
             }
             let Some(trusted) = &trusted else {
                 // Trusting every address lets each client choose its own.

@@ -57,6 +57,17 @@ pub(super) struct Host {
     is_limited: bool,
 }
 
+impl Host {
+    /// Reports whether `ssl-redirect` has an effect: not with a certificate that only other hosts are configured for.
+    pub(super) fn redirects(&self) -> bool {
+        match self.certificate {
+            Some(Certificate::Secret(_)) => true,
+            Some(Certificate::Default) => self.has_tls,
+            None => false,
+        }
+    }
+}
+
 /// All hosts.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
@@ -205,16 +216,14 @@ impl Hosts {
         }
     }
 
-    /// Gives the default certificate to hosts without another one that ingress-nginx redirects to HTTPS.
+    /// Gives the default certificate to hosts without another one, which ingress-nginx serves with it.
     fn set_default_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
-        let is_forced = Values(ingress).flag("force-ssl-redirect") == Some(true);
         for name in self.names(ingress) {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
-            let has_tls = has_tls(ingress, &name);
-            host.has_tls |= has_tls;
-            let needs_one = host.certificate.is_none() && (has_tls || is_forced);
+            host.has_tls |= has_tls(ingress, &name);
+            let needs_one = host.certificate.is_none() && host.passthrough.is_none();
             if needs_one && settings.default_certificate.is_some() {
                 host.certificate = Some(Certificate::Default);
             }

@@ -37,7 +37,8 @@ pub(super) fn add(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<Str
         return;
     }
     sections.insert("responseHeaders".to_owned(), section(value));
-    if !work.is_redirected(ingress) {
+    let mut with = with.into_iter().filter_map(|name| hosts.get(name));
+    if with.any(|host| !work.is_redirected(ingress, host)) {
         let text =
             "responses without TLS have Strict-Transport-Security too, which browsers ignore there";
         work.say(ingress, "tls", ChangedMeaning, text);

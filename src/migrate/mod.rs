@@ -141,9 +141,16 @@ fn www_certificates(source: &Source, hosts: &Hosts) -> BTreeMap<String, Certific
             // Only a certificate that the Ingress names for the other host is certainly for it.
             let mut entries = ingress.tls.iter();
             let named = entries.find(|tls| tls.hosts.contains(&other));
-            if let Some(secret) = named.and_then(|tls| tls.secret.as_ref()) {
-                let secret = Name::new(&ingress.name.namespace, secret);
-                found.insert(other, Certificate::Secret(secret));
+            let own = hosts.get(&host).and_then(|host| host.certificate.as_ref());
+            match named.and_then(|tls| tls.secret.as_ref()) {
+                Some(secret) => {
+                    let secret = Name::new(&ingress.name.namespace, secret);
+                    found.insert(other, Certificate::Secret(secret));
+                }
+                None if own == Some(&Certificate::Default) => {
+                    found.insert(other, Certificate::Default);
+                }
+                None => {}
             }
         }
     }

@@ -15,7 +15,7 @@ use super::output::File;
 use super::owned::{paths, report_aliases};
 use super::paths::HostMode;
 use super::policies::Target;
-use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
+use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::rules::{Rule, RuleBuilder, short};
 use super::values::Values;
 use super::work::{HTTP_LISTENER, HTTPS_LISTENER, Work};
@@ -54,6 +54,18 @@ struct Parents {
     tls: Option<TlsParent>,
     /// Whether requests without TLS get the same.
     plain: bool,
+}
+
+impl Group {
+    /// Reports whether the hosts of both can share routes.
+    fn is_like(&self, other: &Self) -> bool {
+        self.paths == other.paths
+            && self.places == other.places
+            && self.mode == other.mode
+            && self.refused == other.refused
+            && self.canaries == other.canaries
+            && self.parents == other.parents
+    }
 }
 
 impl<'c> Routes<'c> {
@@ -134,35 +146,42 @@ impl<'c> Routes<'c> {
             if paths.is_empty() {
                 continue;
             }
-            let (mode, parents) = (host.mode, self.parents(work, ingress, &name));
-            let known = work.hosts;
-            let places = paths.iter().map(|path| known.place(&name, path));
-            let places: Vec<Place> = places.collect();
-            let refused = known.refused(&name);
-            let of_host = work.hosts.canonical(&name);
-            let canaries = self.canaries.of_paths(of_host, &paths);
-            let fits = |group: &&mut Group| {
-                group.paths == paths
-                    && group.places == places
-                    && group.mode == mode
-                    && group.refused == refused
-                    && group.canaries == canaries
-                    && group.parents == parents
-            };
-            match groups.iter_mut().find(fits) {
-                Some(group) => group.hosts.push(name),
-                None => groups.push(Group {
-                    hosts: vec![name],
-                    paths,
-                    places,
-                    mode,
-                    refused,
-                    canaries,
-                    parents,
-                }),
+            let parents = self.parents(work, ingress, &name);
+            let is_plain =
+                |path: &PathRule| parents.plain || work.controller.is_without_redirect(&path.path);
+            let (plain, redirected): (Vec<PathRule>, _) = paths.into_iter().partition(is_plain);
+            for (paths, plain) in [(redirected, false), (plain, true)] {
+                if paths.is_empty() {
+                    continue;
+                }
+                let parents = Parents {
+                    plain,
+                    ..parents.clone()
+                };
+                let group = self.group(work, &name, paths, parents);
+                match groups.iter_mut().find(|known| known.is_like(&group)) {
+                    Some(known) => known.hosts.extend(group.hosts),
+                    None => groups.push(group),
+                }
             }
         }
         groups
+    }
+
+    /// Returns the group of a host.
+    fn group(&self, work: &Work<'_>, name: &str, paths: Vec<PathRule>, parents: Parents) -> Group {
+        let hosts = work.hosts;
+        let places = paths.iter().map(|path| hosts.place(name, path));
+        let of_host = hosts.canonical(name);
+        Group {
+            hosts: vec![name.to_owned()],
+            places: places.collect(),
+            mode: hosts.get(name).map_or(HostMode::Plain, |host| host.mode),
+            refused: hosts.refused(name),
+            canaries: self.canaries.of_paths(of_host, &paths),
+            paths,
+            parents,
+        }
     }
 
     /// Decides where the routes of a host are attached, and whether HTTP is redirected.
@@ -174,35 +193,35 @@ impl<'c> Routes<'c> {
         let soft = values.flag_or("ssl-redirect", defaults.ssl_redirect, report);
         let tls = self.listeners.get(name).cloned();
         // Without a certificate of its own, ingress-nginx redirects a host only if that is forced.
-        let has_certificate = work
-            .hosts
-            .get(name)
-            .is_some_and(|host| host.certificate.is_some());
-        let is_redirected = tls.is_some() && (force || soft && has_certificate);
-        for (setting, value) in [("ssl-redirect", soft), ("force-ssl-redirect", force)] {
+        let host = work.hosts.get(name);
+        let has_certificate = tls.is_some() && host.is_some_and(Host::redirects);
+        let is_redirected = tls.is_some() && force || has_certificate && soft;
+        for (setting, value, has_tls) in [
+            ("ssl-redirect", soft, has_certificate),
+            ("force-ssl-redirect", force, tls.is_some()),
+        ] {
             if !values.has(setting) || work.report.has(&ingress.name, setting) {
                 continue;
             }
-            match (value, &tls) {
-                (true, Some(_)) => {
+            match (value, has_tls) {
+                (true, true) => {
                     let text = "an HTTPRoute that redirects to HTTPS";
                     work.say(ingress, setting, Converted, text);
                 }
-                (true, None) if setting == "force-ssl-redirect" => {
+                (true, false) if setting == "force-ssl-redirect" => {
                     let text = "the host has no certificate: if TLS ends before the Gateway, redirect there, and else add tls, or pass --default-certificate";
                     work.say(ingress, setting, NotPossible, text);
                 }
-                (true, None) => {
+                (true, false) => {
                     let text =
                         "the host has no certificate, so that ingress-nginx does not redirect";
                     work.say(ingress, setting, DefaultAlready, text);
                 }
                 (false, _) => {
                     let text = "requests without TLS are served";
-                    let outcome = if tls.is_some() {
-                        Converted
-                    } else {
-                        DefaultAlready
+                    let outcome = match has_tls {
+                        true => Converted,
+                        false => DefaultAlready,
                     };
                     work.say(ingress, setting, outcome, text);
                 }
@@ -296,11 +315,12 @@ impl<'c> Routes<'c> {
             return;
         }
         let redirects_all = |host: &&String| {
-            let all = work.hosts.get(host).map(|host| &host.ingresses);
-            let mut all = all.into_iter().flatten();
-            all.all(|name| {
-                let other = work.source.ingresses.iter().find(|it| it.name == *name);
-                other.is_some_and(|other| work.is_redirected(other))
+            work.hosts.get(host).is_none_or(|host| {
+                host.ingresses.iter().all(|name| {
+                    let mut others = work.source.ingresses.iter();
+                    let other = others.find(|it| it.name == *name);
+                    other.is_some_and(|other| work.is_redirected(other, host))
+                })
             })
         };
         let (whole, mixed): (Vec<&String>, Vec<&String>) =
@@ -419,8 +439,14 @@ impl<'c> Routes<'c> {
             }
             let has_listener = self.listeners.get(&other).is_some();
             let mut redirect = json!({"hostname": host, "statusCode": code});
-            if parents.tls.is_some() {
+            if parents.tls.is_some() && !parents.plain {
                 redirect["scheme"] = json!("https");
+            }
+            if parents.tls.is_some() && !has_listener {
+                let text = format!(
+                    "requests to {other} with TLS are not redirected, since no entry of tls names it: add it there if a certificate is valid for it"
+                );
+                work.say(ingress, "from-to-www-redirect", ChangedMeaning, text);
             }
             let filter = json!([{"type": "RequestRedirect", "requestRedirect": redirect}]);
             let parents = Parents {

@@ -1,7 +1,7 @@
 //! What the steps of a migration share: the input, the settings, the report and the output.
 
 use super::controller::Controller;
-use super::hosts::Hosts;
+use super::hosts::{Host, Hosts};
 use super::model::{Ingress, Source};
 use super::output::Output;
 use super::report::{Outcome, Report};
@@ -35,11 +35,11 @@ impl Work<'_> {
         self.report.ingress(&ingress.name, setting, outcome, text);
     }
 
-    /// Reports whether an Ingress redirects to HTTPS, if its host has a certificate.
-    pub(super) fn is_redirected(&self, ingress: &Ingress) -> bool {
+    /// Reports whether an Ingress redirects a host to HTTPS, if that has a listener for it.
+    pub(super) fn is_redirected(&self, ingress: &Ingress, host: &Host) -> bool {
         let values = Values(ingress);
         let of = |name: &str, default: bool| values.flag(name).unwrap_or(default);
-        of("ssl-redirect", self.controller.ssl_redirect)
+        of("ssl-redirect", self.controller.ssl_redirect) && host.redirects()
             || of("force-ssl-redirect", self.controller.force_ssl_redirect)
     }
 }

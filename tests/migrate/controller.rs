@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portcullis::migrate::{Migration, Settings};
+use portcullis::migrate::{Migration, Outcome, Settings};
 use serde_json::{Value, json};
 
 use crate::hostile::{ROOT, annotation, ingress, is_closed};
@@ -207,4 +207,46 @@ fn headers_that_the_controller_replaces_are_not_those_of_clients() {
         assert!(migration.report.needs_hand(), "{value}");
         assert_eq!(migration.report.faults, Vec::<String>::new(), "{value}");
     }
+}
+
+#[test]
+fn paths_that_the_controller_does_not_redirect_are_served_without_tls() {
+    let challenge = "/.well-known/acme-challenge/";
+    let key = "no-tls-redirect-locations";
+    let cases: [(&[(&str, &str)], &str, bool); 5] = [
+        (&[], challenge, true),
+        (&[], "/health", false),
+        (&[(key, "/ready, /health")], "/health/live", true),
+        (&[(key, "/health")], challenge, false),
+        (&[(key, "")], challenge, false),
+    ];
+    for (data, path, expected) in cases {
+        let path = ROOT.replace("path: /,", &format!("path: {path},"));
+        let tls = "  tls:\n  - {hosts: [a.example.com], secretName: a}\n";
+        let text = format!("{}{tls}---\n{}", ingress("{}", &path), controller(data));
+        let migration = migrated(&text, &controller_settings());
+        let mut objects = migration.output.objects();
+        let route = objects.find(|it| it["kind"] == "HTTPRoute" && it["metadata"]["name"] == "web");
+        let mut parents = route.unwrap()["spec"]["parentRefs"]
+            .as_array()
+            .unwrap()
+            .iter();
+        let is_plain = parents.any(|parent| parent["sectionName"] == "http");
+        assert_eq!(is_plain, expected, "{data:?} {path}");
+        assert!(!migration.report.needs_hand(), "{data:?} {path}");
+    }
+}
+
+#[test]
+fn redirects_that_do_not_look_at_the_scheme_of_a_proxy_are_said() {
+    let data = [
+        ("use-forwarded-headers", "true"),
+        ("proxy-real-ip-cidr", "10.0.0.0/8"),
+    ];
+    let migration = migrated(&with_controller("{}", &data), &controller_settings());
+    let mut lines = migration.report.lines.iter();
+    let is_said = lines.any(|line| {
+        line.setting == "use-forwarded-headers" && line.outcome == Outcome::ChangedMeaning
+    });
+    assert!(is_said);
 }

@@ -1,12 +1,12 @@
 //! What the Ingresses of a host share: aliases, paths, default backends and refused spellings of paths. No restriction is
 //! evaded by them.
 
-use portcullis::migrate::Migration;
+use portcullis::migrate::{Migration, Outcome, Settings};
 use serde_json::{Value, json};
 
 use crate::controller::paths;
 use crate::hostile::{ROOT, annotation, ingress, is_closed};
-use crate::{migrated, settings};
+use crate::{migrated, name, settings};
 
 const RANGE: (&str, &str) = ("whitelist-source-range", "10.0.0.0/8");
 
@@ -229,5 +229,50 @@ fn a_switch_with_blanks_is_none() {
         let text = crate::controller::with_controller(&off, &[server]);
         let migration = migrated(&text, &crate::controller::controller_settings());
         assert_eq!(is_closed(&migration, "web"), expected, "{value:?}");
+    }
+}
+
+#[test]
+fn a_redirect_to_www_without_a_certificate_is_said() {
+    for (hosts, expected) in [
+        ("a.example.com", true),
+        ("a.example.com, www.a.example.com", false),
+    ] {
+        let text = ingress(&annotation("from-to-www-redirect", "true"), ROOT);
+        let text = format!("{text}  tls:\n  - {{hosts: [{hosts}], secretName: a}}\n");
+        let migration = migrated(&text, &settings());
+        let mut lines = migration.report.lines.iter();
+        let is_said = lines.any(|line| {
+            line.setting == "from-to-www-redirect" && line.outcome == Outcome::ChangedMeaning
+        });
+        assert_eq!(is_said, expected, "{hosts}");
+        assert_eq!(migration.report.faults, Vec::<String>::new(), "{hosts}");
+    }
+}
+
+/// ingress-nginx serves every host with TLS, and redirects those without `tls` only if that is forced.
+#[test]
+fn hosts_without_tls_have_the_default_certificate() {
+    let settings = Settings {
+        default_certificate: Some(name("shop/default")),
+        ..crate::controller::controller_settings()
+    };
+    let force = "force-ssl-redirect";
+    let forced = annotation(force, "true");
+    let cases: [(&str, &[(&str, &str)], &[&str]); 3] = [
+        ("{}", &[], &["https", "http"]),
+        (forced.as_str(), &[], &["https"]),
+        ("{}", &[(force, "true")], &["https"]),
+    ];
+    for (annotations, data, expected) in cases {
+        let text = crate::controller::with_controller(annotations, data);
+        let migration = migrated(&text, &settings);
+        let parents = &route(&migration, "HTTPRoute", "web").unwrap()["spec"]["parentRefs"];
+        let parents = parents.as_array().unwrap().iter();
+        let sections: Vec<&Value> = parents.map(|parent| &parent["sectionName"]).collect();
+        assert_eq!(json!(sections), json!(expected), "{annotations} {data:?}");
+        let redirect = route(&migration, "HTTPRoute", "web-https-redirect");
+        assert_eq!(redirect.is_some(), expected.len() == 1, "{annotations}");
+        assert_eq!(migration.report.faults, Vec::<String>::new());
     }
 }

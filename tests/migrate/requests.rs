@@ -140,6 +140,21 @@ async fn http_redirects_to_https_which_has_hsts() {
 }
 
 #[tokio::test]
+async fn challenges_for_certificates_are_not_redirected_to_https() {
+    let challenge = "/.well-known/acme-challenge/token";
+    let solver = [(challenge, "ImplementationSpecific"), ("/solver", "Prefix")];
+    let (scene, _origin) = serve(&[
+        ingress("app", "", &[("/", "Prefix")], true),
+        ingress("solver", "", &solver, false),
+    ])
+    .await;
+    let mut client = Client::http1(scene.at(80)).await;
+    for (request, expected) in [(challenge, challenge), ("/solver", "308"), ("/", "308")] {
+        assert_eq!(path(&mut client, request).await, expected, "{request}");
+    }
+}
+
+#[tokio::test]
 async fn addresses_outside_of_the_list_are_refused_on_every_spelling_of_a_path() {
     let restricted = set("whitelist-source-range", "192.0.2.0/24");
     let (scene, origin) = serve(&[
