@@ -156,14 +156,26 @@ impl ServicePolicies {
     }
 
     /// Reports requests that get TLS or sessions because another Ingress asks for them: policies are for a Service, where
-    /// annotations are for paths.
-    fn report_shared(&self, work: &mut Work<'_>) {
-        for (ingress, service, port) in &self.plain {
+    /// annotations are for paths. Also reports those that get no TLS where the Service declares it.
+    fn report_shared(&self, work: &mut Work<'_>, used: &BTreeSet<Name>) {
+        let plain = self.plain.iter();
+        for (ingress, service, port) in plain.filter(|(_, service, _)| used.contains(service)) {
+            let known = work.source.services.get(service);
             let of_port = self.tls.get(&(service.clone(), port.clone()));
             let Some((kind, _, owner)) = of_port else {
+                let mut ports = known.into_iter().flat_map(|it| &it.ports);
+                let declared = ports.find(|it| it.name == *port);
+                let protocol = declared.and_then(|it| it.app_protocol.as_deref());
+                if let Some(protocol) = protocol.filter(|it| needs_tls(it)) {
+                    let text = format!(
+                        "Service {service} has appProtocol {protocol}, which ingress-nginx ignores: requests get 500 until a BackendTLSPolicy is for it, or the appProtocol is removed"
+                    );
+                    let setting = "backend-protocol";
+                    work.report.ingress(ingress, setting, NotPossible, text);
+                }
                 continue;
             };
-            let (outcome, text) = match work.source.services.contains_key(service) {
+            let (outcome, text) = match known.is_some() {
                 true => (
                     ChangedMeaning,
                     format!(
@@ -199,7 +211,8 @@ impl ServicePolicies {
 
     /// Writes the policies.
     pub(super) fn write(self, work: &mut Work<'_>) {
-        self.report_shared(work);
+        let used = used(work);
+        self.report_shared(work, &used);
         let mut sections = self.sections;
         if let Some(timeout) = work.controller.connect_timeout {
             let names = work.source.ingresses.iter().flat_map(|ingress| {
@@ -216,7 +229,6 @@ impl ServicePolicies {
                     .or_insert((value, Name::default()));
             }
         }
-        let used = used(work);
         for (name, of_service) in sections.into_iter().filter(|(name, _)| used.contains(name)) {
             let target = json!({"group": "", "kind": "Service", "name": name.name});
             let mut spec = Map::from_iter([("targetRefs".to_owned(), json!([target]))]);
@@ -262,6 +274,12 @@ fn used(work: &Work<'_>) -> BTreeSet<Name> {
         }
     }
     used
+}
+
+/// Reports whether a port with this `appProtocol` gets no plain text.
+fn needs_tls(protocol: &str) -> bool {
+    let names = ["https", "tls", "wss", "kubernetes.io/wss"];
+    names.iter().any(|it| protocol.eq_ignore_ascii_case(it))
 }
 
 /// Returns the backends of the paths of an Ingress, and that of other requests.

@@ -7,6 +7,7 @@ use super::hosts::{is_grpc, own_hosts};
 use super::model::{Backend, Ingress};
 use super::paths::HostMode;
 use super::report::Outcome::{Converted, NotPossible};
+use super::values::Values;
 use super::work::Work;
 
 /// Reports whether the routes of an Ingress are GRPCRoutes, which use HTTP/2 to backends.
@@ -39,6 +40,12 @@ pub(super) fn fits(work: &mut Work<'_>, ingress: &Ingress, features: &Features) 
         );
         return true;
     }
+    let protocol = Values(ingress).text("backend-protocol");
+    if protocol.is_some_and(|it| it.eq_ignore_ascii_case("GRPCS")) {
+        let text = "HTTPRoute, with HTTP/2 to backends by ALPN";
+        work.say(ingress, "backend-protocol", Converted, text);
+        return false;
+    }
     let namespace = &ingress.name.namespace;
     let paths = ingress.rules.iter().flat_map(|rule| &rule.paths);
     let unknown = paths.filter_map(|path| match &path.backend {
@@ -46,7 +53,7 @@ pub(super) fn fits(work: &mut Work<'_>, ingress: &Ingress, features: &Features) 
             let number = work.source.port(namespace, name, port);
             let declared = number.and_then(|port| work.source.declared(namespace, name, port));
             let protocol = declared.and_then(|port| port.app_protocol.as_deref());
-            let speaks = matches!(protocol, Some("kubernetes.io/h2c" | "grpc"));
+            let speaks = protocol.is_some_and(|it| it.eq_ignore_ascii_case("kubernetes.io/h2c"));
             (!speaks).then(|| name.clone())
         }
         Backend::Resource(_) => None,

@@ -152,3 +152,39 @@ fn verification_without_an_authority_is_said() {
         }
     }
 }
+
+#[test]
+fn ports_that_get_no_plain_text_are_said() {
+    for (protocol, annotations, expected) in [
+        ("https", "{}".to_owned(), Some(Outcome::NotPossible)),
+        ("http", "{}".to_owned(), None),
+        (
+            "https",
+            annotation("backend-protocol", "HTTPS"),
+            Some(Outcome::ChangedMeaning),
+        ),
+    ] {
+        let ports = json!({"ports": [{"port": 80, "appProtocol": protocol}]});
+        let text = [ingress(&annotations, ROOT), service(&ports)].join("---\n");
+        let migration = migrated(&text, &settings());
+        let found = outcome(&migration, "Ingress shop/web", "backend-protocol");
+        assert_eq!(found, expected, "{protocol} {annotations}");
+    }
+}
+
+/// A host with other paths has HTTPRoutes, which send HTTP/2 to ports with this `appProtocol`, and with TLS by ALPN.
+#[test]
+fn calls_need_a_port_for_http2() {
+    for (calls, protocol, expected) in [
+        ("GRPC", "kubernetes.io/h2c", Outcome::Converted),
+        ("GRPC", "grpc", Outcome::NotPossible),
+        ("GRPCS", "grpc", Outcome::Converted),
+    ] {
+        let calls = annotation("backend-protocol", calls);
+        let ports = json!({"ports": [{"port": 80, "appProtocol": protocol}]});
+        let text = [ingress(&calls, ROOT), other("{}", "80"), service(&ports)].join("---\n");
+        let migration = migrated(&text, &settings());
+        let found = outcome(&migration, "Ingress shop/web", "backend-protocol");
+        assert_eq!(found, Some(expected), "{protocol}");
+    }
+}
