@@ -100,7 +100,10 @@ impl ServicePolicies {
             let plain = ports.into_iter().map(|(service, port)| {
                 (ingress.name.clone(), Name::new(namespace, &service), port)
             });
-            self.plain.extend(plain);
+            // TLS that is passed through is that of the client.
+            if values.flag("ssl-passthrough") != Some(true) {
+                self.plain.extend(plain);
+            }
             report_unused_tls(work, ingress);
             return;
         }

@@ -110,6 +110,7 @@ impl Hosts {
         for ingress in &ingresses {
             hosts.set_certificates(ingress, settings);
         }
+        hosts.inherit_certificates();
         for ingress in &ingresses {
             hosts.set_default_certificates(ingress, settings);
         }
@@ -202,6 +203,7 @@ impl Hosts {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
+            host.has_tls |= has_tls(ingress, &name);
             let Some(tls) = entry(ingress, &name).filter(|_| host.certificate.is_none()) else {
                 continue;
             };
@@ -216,13 +218,31 @@ impl Hosts {
         }
     }
 
+    /// Gives hosts without `tls` the certificate of the wildcard above them, as ingress-nginx does.
+    fn inherit_certificates(&mut self) {
+        let of_wildcard = |(name, host): (&String, &Host)| match &host.certificate {
+            Some(Certificate::Secret(secret)) => {
+                Some((name.strip_prefix("*.")?.to_owned(), secret.clone()))
+            }
+            _ => None,
+        };
+        let wildcards: BTreeMap<String, Name> = self.hosts.iter().filter_map(of_wildcard).collect();
+        for (name, host) in &mut self.hosts {
+            let above = name.split_once('.').filter(|(first, _)| *first != "*");
+            let secret = above.and_then(|(_, above)| wildcards.get(above));
+            let needs_one = host.certificate.is_none() && host.passthrough.is_none();
+            if needs_one && !host.has_tls {
+                host.certificate = secret.cloned().map(Certificate::Secret);
+            }
+        }
+    }
+
     /// Gives the default certificate to hosts without another one, which ingress-nginx serves with it.
     fn set_default_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
         for name in self.names(ingress) {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
-            host.has_tls |= has_tls(ingress, &name);
             let needs_one = host.certificate.is_none() && host.passthrough.is_none();
             if needs_one && settings.default_certificate.is_some() {
                 host.certificate = Some(Certificate::Default);

@@ -276,3 +276,20 @@ fn hosts_without_tls_have_the_default_certificate() {
         assert_eq!(migration.report.faults, Vec::<String>::new());
     }
 }
+
+#[test]
+fn hosts_have_the_certificate_of_the_wildcard_above_them() {
+    for (wildcard, expected) in [("*.example.com", true), ("*.example.org", false)] {
+        let quoted = format!("\"{wildcard}\"");
+        let above = named("above", "{}", ROOT).replace("a.example.com", &quoted);
+        let above = format!("{above}  tls:\n  - {{hosts: [{quoted}], secretName: above}}\n");
+        let text = [ingress("{}", ROOT), above].join("---\n");
+        let migration = migrated(&text, &settings());
+        let parents = &route(&migration, "HTTPRoute", "web").unwrap()["spec"]["parentRefs"];
+        let has_tls = parents[0]["kind"] == "ListenerSet";
+        assert_eq!(has_tls, expected, "{wildcard}");
+        let redirect = route(&migration, "HTTPRoute", "web-https-redirect");
+        assert_eq!(redirect.is_some(), expected, "{wildcard}");
+        assert_eq!(migration.report.faults, Vec::<String>::new());
+    }
+}
