@@ -47,7 +47,9 @@ pub(in crate::proxy) async fn send(
         };
         let selected = selected.ok_or(Error::NoBackend)?;
         let own = selected.filters();
-        let is_changed = own.is_some() || has_picker(&selected.target);
+        // What a picker has made of the request stays, even if the backend has lost the picker since.
+        let is_picked = picking.is_some() || has_picker(&selected.target);
+        let is_changed = own.is_some() || is_picked;
         let unfiltered = is_changed.then(|| exchange.before_filters());
         if let Some(own) = own
             && let Some(response) = filters::run(own, Level::Backend, exchange).await?
@@ -61,7 +63,7 @@ pub(in crate::proxy) async fn send(
         let traffic = traffic.as_deref();
         retries.begin(traffic);
         let are_left = retries.allowed(exchange.retry()).are_left();
-        let attempted = match backend.has_picker() {
+        let attempted = match is_picked {
             false => attempt(exchange, backend, are_left).await,
             // Few requests need this future.
             true => match Box::pin(picked(exchange, backend, are_left, &mut picking)).await? {

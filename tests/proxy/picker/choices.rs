@@ -1,7 +1,8 @@
 //! Which endpoint a request gets, and what the picker is told of it.
 
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 
 use super::message::Request;
 use super::server::{Picker, Script};
@@ -202,6 +203,54 @@ async fn retry_of_a_route_goes_down_the_list_and_the_last_endpoint_is_reported()
         assert_eq!(served, [free.address.to_string(), free.address.to_string()]);
     }
     assert_eq!(busy.requests(), 2);
+}
+
+#[tokio::test]
+async fn retry_sends_what_the_picker_returned_even_if_the_pool_has_lost_it_since() {
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let busy = Origin::new(move |_| {
+        let begun = begun.clone();
+        async move {
+            let (end, ended) = oneshot::channel::<()>();
+            begun.send(end).expect("the test runs");
+            ended.await.expect("the test runs");
+            let response = http::Response::builder().status(503);
+            response.body(empty()).expect("a response")
+        }
+    })
+    .await;
+    let free = model("free").await;
+    let list = format!("{},{}", busy.address, free.address);
+    let picker = Picker::start(Script {
+        rewrite: Some(("alias", "the-real-name")),
+        ..Script::choosing(&list)
+    })
+    .await;
+    let mut asking = pool("llm", &[busy.address, free.address], "epp", "FailClose");
+    // Over HTTP/2, the length of the request is a header like others.
+    asking["spec"]["appProtocol"] = super::H2C.into();
+    let mut bare = asking.clone();
+    let spec = bare["spec"].as_object_mut().expect("fields");
+    spec.remove("endpointPickerRef").expect("a picker");
+    let mut retried = rule("/", "llm");
+    retried["retry"] = json!({"attempts": 1, "codes": [503], "backoff": "1ms"});
+    let serving = |pool: &Value| {
+        let objects = objects(&[picker.origin.address]).with(pool.to_string());
+        objects.route("route", std::slice::from_ref(&retried))
+    };
+    let mut scene = Scene::start(&serving(&asking));
+    let mut client = Client::http2(scene.at(80)).await;
+    let lose_picker = async {
+        let end = begins.recv().await.expect("a request");
+        scene.replace(&serving(&bare)).await;
+        end.send(()).expect("a server that waits");
+    };
+    let response = client.post("a.com", "/", "model: alias");
+    let (response, ()) = tokio::join!(response, lose_picker);
+    let got = (response.status, response.text());
+    assert_eq!(got, (200, "model: the-real-name"));
+    assert_eq!(response.header("x-length"), "");
+    assert_eq!(response.header("x-destination"), list);
 }
 
 #[tokio::test]
