@@ -99,6 +99,8 @@ pub(crate) struct Activity {
     ended_by: Cell<Option<TimeoutKind>>,
     /// What the policies of the request say instead of the limits of the connection.
     stream_idle: Cell<Option<Duration>>,
+    /// Whether the time of the backend does not pass.
+    is_paused: Cell<bool>,
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     /// Of an HTTP/1.1 connection.
     pub(super) unwritten: Unwritten,
@@ -131,6 +133,7 @@ impl Activity {
             unblocked_at: Cell::new(None),
             ended_by: Cell::new(None),
             stream_idle: Cell::new(None),
+            is_paused: Cell::new(false),
             expiry: RefCell::new(None),
             unwritten: Unwritten::default(),
             multiplexed,
@@ -319,6 +322,9 @@ impl Activity {
 
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
+        if phase == Phase::Backend && self.is_paused.get() {
+            return self.deadline.clear();
+        }
         self.deadline.set(match phase {
             Phase::Head => self.limits.header_timeout,
             Phase::Idle if self.multiplexed => self.limits.keep_alive_timeout,
@@ -346,6 +352,13 @@ impl Activity {
         timeout.unwrap_or(self.limits.tunnel_idle_timeout)
     }
 
+    fn pause_backend(&self, is_paused: bool) {
+        self.is_paused.set(is_paused);
+        if self.phase.get() == Phase::Backend {
+            self.restart();
+        }
+    }
+
     /// Parks an idle connection: the rest of the keep-alive timeout starts now.
     pub(crate) fn on_park(&self) {
         self.deadline.set(
@@ -353,6 +366,24 @@ impl Activity {
                 .keep_alive_timeout
                 .saturating_sub(self.limits.idle_buffer_timeout),
         );
+    }
+}
+
+/// While it exists, the time of the backend does not pass: another server owes an answer, and has a limit of its own. Afterwards
+/// that time begins anew. A request has one at most.
+pub(crate) struct BackendPause(Rc<Activity>);
+
+impl BackendPause {
+    /// Begins a pause.
+    pub(crate) fn new(activity: &Rc<Activity>) -> Self {
+        activity.pause_backend(true);
+        Self(activity.clone())
+    }
+}
+
+impl Drop for BackendPause {
+    fn drop(&mut self) {
+        self.0.pause_backend(false);
     }
 }
 

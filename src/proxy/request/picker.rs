@@ -166,8 +166,8 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         exchange.expects_continue = false;
     }
     let timeouts = timeouts(picker);
-    let share = &exchange.client.kept_bytes;
-    let session = Session::new(call, (head, body), share, fails_open, timeouts);
+    let client = (&exchange.client.kept_bytes, exchange.record.activity());
+    let session = Session::new(call, (head, body), client, fails_open, timeouts);
     let session = Rc::new(RefCell::new(session));
     let outcome = poll_fn(|cx| session.borrow_mut().poll_request_head(cx)).await;
     exchange.record.attempts.have_waited();

@@ -200,7 +200,7 @@ async fn request_ends_with_its_timeout_if_the_picker_stalls() {
 }
 
 #[tokio::test]
-async fn picker_that_stalls_has_failed_after_the_time_of_its_policy() {
+async fn picker_that_answers_nothing_has_failed_after_the_time_of_its_policy() {
     let models = [model("a").await];
     let addresses = [models[0].address];
     let list = addresses[0].to_string();
@@ -219,18 +219,23 @@ async fn picker_that_stalls_has_failed_after_the_time_of_its_policy() {
         .with(pool("close", &addresses, "epp", "FailClose").to_string());
     let rules = [rule("/open", "open"), rule("/close", "close")];
     let scene = Scene::start(&objects.route("route", &rules));
-    for phase in [
-        Phase::RequestHead,
-        Phase::RequestEnd,
-        Phase::HeadAnswered,
-        Phase::ResponseHead,
+    for (phase, act) in [
+        (Phase::RequestHead, Act::Stall),
+        (Phase::RequestEnd, Act::Stall),
+        (Phase::HeadAnswered, Act::Stall),
+        (Phase::ResponseHead, Act::Stall),
+        (Phase::RequestEnd, Act::Chatter),
+        (Phase::HeadAnswered, Act::Chatter),
+        (Phase::ResponseHead, Act::Chatter),
     ] {
-        picker.follow(stopping(&list, phase, Act::Stall));
+        picker.follow(stopping(&list, phase, act));
         for mut client in clients(&scene).await {
             let open = post(&mut client, "/open", full(BODY)).await;
-            assert_eq!(open, Outcome::Whole(200, BODY.to_owned()), "{phase:?}");
+            let whole = Outcome::Whole(200, BODY.to_owned());
+            assert_eq!(open, whole, "{phase:?} {act:?}");
             let close = post(&mut client, "/close", full(BODY)).await;
-            assert_eq!(close, Outcome::Whole(503, String::new()), "{phase:?}");
+            let refused = Outcome::Whole(503, String::new());
+            assert_eq!(close, refused, "{phase:?} {act:?}");
         }
     }
 }

@@ -59,6 +59,8 @@ pub(crate) enum Act {
     Violate,
     /// Never says anything again.
     Stall,
+    /// Sends messages that say nothing until the caller ends.
+    Chatter,
 }
 
 /// What a picker does.
@@ -243,6 +245,11 @@ impl Stream {
                 self.send(again).await;
             }
             Act::Stall => pending().await,
+            Act::Chatter => {
+                while !self.answers.is_closed() {
+                    self.send(Response::default()).await;
+                }
+            }
         }
     }
 }

@@ -241,6 +241,27 @@ fn decoded<M: Message + Default>(part: Bytes) -> Option<M> {
     M::decode(part).ok()
 }
 
+impl ProcessingResponse {
+    /// Reports whether it answers anything. An empty part of a body does not, nor an answer to trailers, which are not sent.
+    pub(super) fn is_answer(&self) -> bool {
+        match &self.answer {
+            Some(Answer::RequestHeaders(_) | Answer::ResponseHeaders(_) | Answer::Immediate(_)) => {
+                true
+            }
+            Some(Answer::RequestBody(it) | Answer::ResponseBody(it)) => !it.is_empty_part(),
+            Some(Answer::RequestTrailers(_) | Answer::ResponseTrailers(_)) | None => false,
+        }
+    }
+}
+
+impl CommonAnswer {
+    fn is_empty_part(&self) -> bool {
+        let response = self.response.as_ref();
+        let body = response.and_then(|it| it.body_mutation.as_ref()?.body.as_ref());
+        matches!(body, Some(Body::Streamed(part)) if part.body.is_empty() && !part.end_of_stream)
+    }
+}
+
 impl HeaderMutation {
     /// Decodes changes. `None` if they are malformed or too large.
     pub(super) fn read(part: Bytes) -> Option<Self> {
@@ -378,6 +399,25 @@ mod tests {
         assert_eq!(immediate.status, Some(HttpStatus { code: 429 }));
         // An unknown oneof and a mode_override.
         assert_eq!(answer(b"\x5a\x00\x4a\x02\x08\x01"), None);
+    }
+
+    #[test]
+    fn messages_that_say_nothing_are_no_answers() {
+        let is_answer = |data: &'static [u8]| ProcessingResponse::decode(data).unwrap().is_answer();
+        // request_headers {}, immediate_response {}, a body with a byte, the end of a body, and a body of another mode.
+        for data in [
+            &b"\x0a\x00"[..],
+            b"\x3a\x00",
+            b"\x1a\x09\x0a\x07\x1a\x05\x1a\x03\x0a\x01x",
+            b"\x22\x08\x0a\x06\x1a\x04\x1a\x02\x10\x01",
+            b"\x22\x00",
+        ] {
+            assert!(is_answer(data), "{data:?}");
+        }
+        // No answer, request_trailers {}, and an empty part of a body.
+        for data in [&b""[..], b"\x2a\x00", b"\x1a\x06\x0a\x04\x1a\x02\x1a\x00"] {
+            assert!(!is_answer(data), "{data:?}");
+        }
     }
 
     #[test]

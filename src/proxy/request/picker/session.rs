@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -16,6 +17,7 @@ use super::message::{HeaderList, Metadata};
 use super::protocol::{Close, Head, Part, Protocol, Side};
 use crate::filter::LocalResponse;
 use crate::ir::PickerTimeouts;
+use crate::proxy::activity::{Activity, BackendPause};
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::worker_state::budget::{Held, Share};
 use crate::upstream::{BoxError, Replay};
@@ -60,6 +62,9 @@ pub(super) struct Session {
     /// When something was last sent to the picker, read by it, or returned by it.
     since: Instant,
     deadline: Pin<Box<Sleep>>,
+    activity: Rc<Activity>,
+    /// While the time of the picker passes, that of the backend does not.
+    pause: Option<BackendPause>,
     /// How often something has moved.
     moves: u64,
 }
@@ -69,7 +74,7 @@ impl Session {
     pub(super) fn new(
         call: Call,
         (head, mut client): (HeaderList, RequestBody),
-        share: &Rc<Share>,
+        (share, activity): (&Rc<Share>, &Rc<Activity>),
         fails_open: bool,
         timeouts: PickerTimeouts,
     ) -> Self {
@@ -87,6 +92,8 @@ impl Session {
             since,
             deadline: Box::pin(sleep_until(since + timeouts.connect)),
             timeouts,
+            activity: activity.clone(),
+            pause: None,
             moves: 0,
         }
     }
@@ -247,6 +254,7 @@ impl Session {
 
     /// Ends the call after the response.
     pub(super) fn finish(&mut self, cx: &mut Context<'_>) {
+        self.pause = None;
         if let Some(mut call) = self.call.take() {
             call.finish(cx);
         }
@@ -261,6 +269,14 @@ impl Session {
         let has_moved = read | sent | exchanged | timed_out;
         self.moves += u64::from(has_moved);
         self.count();
+        match self.limit() {
+            None => self.pause = None,
+            Some(_) => {
+                let activity = &self.activity;
+                self.pause
+                    .get_or_insert_with(|| BackendPause::new(activity));
+            }
+        }
         has_moved
     }
 
@@ -344,7 +360,10 @@ impl Session {
                 break;
             };
             has_moved = true;
-            self.since = Instant::now();
+            // Messages that say nothing do not prolong the time for an answer.
+            if !matches!(&event, Event::Message(message) if !message.is_answer()) {
+                self.since = Instant::now();
+            }
             match event {
                 Event::Message(message) => self.protocol.answer(*message),
                 Event::Closed(close) => self.protocol.close(close),
@@ -358,17 +377,8 @@ impl Session {
 
     /// Ends the session if the picker takes too long. Returns whether it has.
     fn poll_time(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(call) = &self.call else {
+        let Some(limit) = self.limit() else {
             return false;
-        };
-        if is_held_up(&self.protocol, &self.held) {
-            return false;
-        }
-        let limit = match call.has_begun() {
-            false => self.timeouts.connect,
-            // Without room, it does not read what it is sent.
-            true if self.protocol.is_awaited() || !call.has_room() => self.timeouts.answer,
-            true => return false,
         };
         let due = self.since + limit;
         if self.deadline.deadline() != due {
@@ -381,9 +391,24 @@ impl Session {
         is_due
     }
 
+    /// Returns how long the picker may take now; `None` while it owes nothing.
+    fn limit(&self) -> Option<Duration> {
+        let call = self.call.as_ref()?;
+        if is_held_up(&self.protocol, &self.held) {
+            return None;
+        }
+        match call.has_begun() {
+            false => Some(self.timeouts.connect),
+            // Without room, it does not read what it is sent.
+            true if self.protocol.is_awaited() || !call.has_room() => Some(self.timeouts.answer),
+            true => None,
+        }
+    }
+
     fn close(&mut self, close: Close) {
         self.protocol.close(close);
         self.call = None;
+        self.pause = None;
     }
 }
 

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::net::IpAddr;
 use std::task::Waker;
-use std::time::Duration;
 
 use prost::Message;
 use tokio::task::LocalSet;
@@ -17,7 +16,10 @@ use super::super::message::{
 };
 use super::super::outbox::OutboxBody;
 use super::*;
+use crate::proxy::activity::{BodyPace, Phase};
 use crate::proxy::worker_state::budget::Budget;
+use crate::runtime::clock::Clock;
+use crate::settings::Limits;
 
 /// As much as waits for a picker that reads nothing.
 const PART: usize = WINDOW;
@@ -49,6 +51,11 @@ fn body(parts: usize) -> RequestBody {
     RequestBody::derived(Box::new(Parts(parts)), &share())
 }
 
+/// Returns the state of the stream of a request.
+fn activity(clock: &Rc<Clock>) -> Rc<Activity> {
+    Activity::stream(clock, &Rc::default(), BodyPace::Steady)
+}
+
 /// Returns a call to a picker that reads nothing and says nothing.
 fn silent() -> Call {
     Call::unanswered(&share(), |_| pending())
@@ -59,7 +66,8 @@ fn begin(body: RequestBody, fails_open: bool) -> Session {
     let timeouts = PickerTimeouts::default();
     let call = silent();
     let request = (HeaderList::default(), body);
-    Session::new(call, request, &share(), fails_open, timeouts)
+    let client = (&share(), &activity(&Clock::new()));
+    Session::new(call, request, client, fails_open, timeouts)
 }
 
 fn answer(answer: impl FnOnce(CommonAnswer) -> Answer) -> ProcessingResponse {
@@ -193,7 +201,8 @@ async fn client_is_read_on_once_the_picker_has_read_all_that_waits() {
     let counted = count.clone();
     let call = Call::unanswered(&share(), |body| read_late(body, counted));
     let request = (HeaderList::default(), body(PARTS));
-    let mut session = Session::new(call, request, &share(), false, PickerTimeouts::default());
+    let client = (&share(), &activity(&Clock::new()));
+    let mut session = Session::new(call, request, client, false, PickerTimeouts::default());
     let outcome = poll_fn(|cx| session.poll_request_head(cx));
     let outcome = timeout(Duration::from_secs(10), outcome).await;
     assert!(outcome.is_err(), "the picker says nothing");
@@ -210,13 +219,41 @@ async fn client_that_holds_too_much_is_read_part_by_part() {
     let counted = count.clone();
     let call = Call::unanswered(&share, |body| read_late(body, counted));
     let request = (HeaderList::default(), body(PARTS));
-    let mut session = Session::new(call, request, &share, false, PickerTimeouts::default());
+    let client = (&share, &activity(&Clock::new()));
+    let mut session = Session::new(call, request, client, false, PickerTimeouts::default());
     poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
     assert!(!session.has_room(), "one part waits");
     let outcome = poll_fn(|cx| session.poll_request_head(cx));
     let outcome = timeout(Duration::from_secs(10), outcome).await;
     assert!(outcome.is_err(), "the picker says nothing");
     assert!(count.get() > PARTS * PART, "{} bytes", count.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_of_the_backend_begins_once_the_picker_owes_nothing() {
+    let idle = Limits::default().stream_idle_timeout.as_millis() as u64;
+    let clock = Clock::new();
+    let activity = activity(&clock);
+    let request = (HeaderList::default(), RequestBody::Empty);
+    let client = (&share(), &activity);
+    let mut session = Session::new(silent(), request, client, false, PickerTimeouts::default());
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    let due = || activity.poll_due(&mut Context::from_waker(Waker::noop()));
+    clock.advance(idle);
+    assert_eq!(due(), Poll::Pending, "the picker has a limit of its own");
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    assert_eq!(due(), Poll::Pending, "the backend has all its time");
+    clock.advance(2 * idle);
+    assert_eq!(due(), Poll::Ready(Phase::Backend));
+    activity.restart();
+    begin_response(&mut session);
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    clock.advance(4 * idle);
+    assert_eq!(due(), Poll::Pending, "the picker has the response");
+    drop(session);
+    clock.advance(5 * idle);
+    assert_eq!(due(), Poll::Ready(Phase::Backend));
 }
 
 /// A part of a body that the picker returns.
@@ -242,7 +279,8 @@ fn returned(answer: impl FnOnce(CommonAnswer) -> Answer, length: usize) -> Proce
 async fn begin_returned(share: &Rc<Share>) -> Session {
     let call = silent();
     let request = (HeaderList::default(), body(0));
-    let mut session = Session::new(call, request, share, false, PickerTimeouts::default());
+    let client = (share, &activity(&Clock::new()));
+    let mut session = Session::new(call, request, client, false, PickerTimeouts::default());
     session.protocol.answer(answer(Answer::RequestHeaders));
     session.protocol.answer(returned(Answer::RequestBody, PART));
     poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
@@ -331,7 +369,8 @@ async fn returned_response_of_a_client_that_holds_too_much_waits_part_by_part() 
     let share = budget.share(IpAddr::from([192, 0, 2, 1]));
     let request = (HeaderList::default(), RequestBody::Empty);
     let timeouts = PickerTimeouts::default();
-    let mut session = Session::new(silent(), request, &share, false, timeouts);
+    let client = (&share, &activity(&Clock::new()));
+    let mut session = Session::new(silent(), request, client, false, timeouts);
     session.protocol.answer(answer(Answer::RequestHeaders));
     begin_response(&mut session);
     session.protocol.answer(answer(Answer::ResponseHeaders));
