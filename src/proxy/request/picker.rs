@@ -50,6 +50,8 @@ pub(super) struct Picking {
     /// How it changes the head of the request.
     changes: HeaderMutation,
     has_body: bool,
+    /// Whether it is a gRPC call, which servers process from its first message on.
+    is_call: bool,
 }
 
 /// What follows when an attempt has ended.
@@ -199,6 +201,7 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         session: Some(session),
         changes,
         has_body,
+        is_call: exchange.is_grpc(),
     });
     Ok(match first {
         Some(first) => Asked::Go(picking, first),
@@ -243,6 +246,7 @@ impl Picking {
             session: None,
             changes: HeaderMutation::default(),
             has_body: false,
+            is_call: false,
         }
     }
 
@@ -301,7 +305,8 @@ impl Picking {
             return Ok(Attempted::Done(done));
         }
         // The picker has not returned the whole body.
-        let original = match session.fails_open() {
+        let may_have_effect = self.is_call && session.has_returned();
+        let original = match session.fails_open() && !may_have_effect {
             true => session.take_original(),
             false => None,
         };

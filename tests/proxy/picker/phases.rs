@@ -1,6 +1,6 @@
 //! A picker that ends its part at each phase of a request, in each way.
 
-use http::Response;
+use http::{Method, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
@@ -140,6 +140,29 @@ async fn picker_is_the_cause_if_a_request_breaks_off_after_its_response_has_begu
             }
         }
     }
+}
+
+#[tokio::test]
+async fn call_of_which_a_part_was_returned_is_not_sent_again() {
+    let server = model("a").await;
+    let list = server.address.to_string();
+    // The part may be a message, and with it the whole call.
+    let script = Script::choosing(&list).with_steps(&[
+        Step::Read(Side::Request),
+        Step::Answer(Side::Request),
+        Step::Part(Side::Request, BODY),
+        Step::Act(Act::Fail),
+    ]);
+    let picker = Picker::start(script).await;
+    let scene = serve(&picker, &[server.address]);
+    let mut client = Client::http2(scene.at(80)).await;
+    let request = client.request(Method::POST, "a.com", "/h2c/open");
+    let request = request.header("content-type", "application/grpc");
+    let request = request.body(full(BODY)).expect("a request");
+    let response = client.fetch(request).await;
+    let status = response.header("grpc-status");
+    assert_eq!((response.status, status), (200, "14"));
+    assert!(server.requests() <= 1);
 }
 
 #[tokio::test]

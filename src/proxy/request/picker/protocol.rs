@@ -260,6 +260,11 @@ impl Protocol {
         self.flow(side).sent != Progress::Nothing
     }
 
+    /// Reports whether a byte of a body was returned.
+    pub(super) fn has_returned(&self, side: Side) -> bool {
+        self.flow(side).has_returned
+    }
+
     /// Returns the bytes that were returned and that nobody has taken yet.
     pub(super) fn queued(&self, side: Side) -> usize {
         self.flow(side).queued

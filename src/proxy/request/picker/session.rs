@@ -188,6 +188,11 @@ impl Session {
         self.protocol.fails_open()
     }
 
+    /// Reports whether the picker has returned a part of the request, which a backend may have.
+    pub(super) fn has_returned(&self) -> bool {
+        self.protocol.has_returned(Side::Request)
+    }
+
     /// Reports whether the picker gets what follows of the response.
     pub(super) fn is_read(&self) -> bool {
         self.protocol.is_read(Side::Response)
