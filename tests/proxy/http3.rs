@@ -195,20 +195,49 @@ async fn bodies_and_trailers_pass_in_both_directions() {
     assert_eq!(trailers["x-last"], "1");
 }
 
+/// The end of a stream may come in a later packet than its last frame.
+#[tokio::test]
+async fn late_end_of_a_request_is_no_body() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    for (method, content) in [
+        ("GET", &b""[..]),
+        ("DELETE", b""),
+        ("GET", b"hello"),
+        ("POST", b""),
+    ] {
+        let mut exchange = client.begin(method, "a.com", "/", &[]).await;
+        client.until_read().await.expect("open");
+        if !content.is_empty() {
+            exchange.write(&data(content)).await;
+            client.until_read().await.expect("open");
+        }
+        exchange.send.finish().expect("open");
+        let received = exchange.answer().await.received();
+        assert_eq!(received["received"], content.len(), "{method}");
+        let is_chunked = received["headers"]["transfer-encoding"] == "chunked";
+        let has_body = method == "POST" || !content.is_empty();
+        assert_eq!(is_chunked, has_body, "{method}");
+    }
+}
+
 #[tokio::test]
 async fn clients_that_wait_get_100_continue() {
     let origin = Origin::echo("origin").await;
     let scene = Scene::start(&before(&origin));
     let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
     let fields = [("expect", "100-continue"), ("content-length", "5")];
-    let mut exchange = client.begin("PUT", "a.com", "/", &fields).await;
-    let Some(Frame::Headers(_, Some(100))) = exchange.frame().await else {
-        panic!("no 100");
-    };
-    exchange.write(&data(b"hello")).await;
-    exchange.send.finish().expect("open");
-    let answer = exchange.answer().await;
-    assert_eq!(answer.received()["received"], 5);
+    for (method, fields) in [("PUT", &fields[..]), ("GET", &fields[..1])] {
+        let mut exchange = client.begin(method, "a.com", "/", fields).await;
+        let Some(Frame::Headers(_, Some(100))) = exchange.frame().await else {
+            panic!("no 100");
+        };
+        exchange.write(&data(b"hello")).await;
+        exchange.send.finish().expect("open");
+        let answer = exchange.answer().await;
+        assert_eq!(answer.received()["received"], 5);
+    }
 }
 
 #[tokio::test]

@@ -123,15 +123,27 @@ impl Inbound {
     /// To be called by the task of the stream.
     pub(crate) fn has_ended(&self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         self.set_task(cx);
-        // Frames of unknown types may follow a request without a body.
-        if let Poll::Ready(frame) = self.poll_frame(cx) {
-            let Some(frame) = frame? else {
-                return self.finish().map(|()| true);
-            };
-            self.state.borrow_mut().next = Some(frame);
+        if let Poll::Ready(has_ended) = self.poll_body(cx) {
+            return has_ended;
         }
         self.count_unread();
         Ok(false)
+    }
+
+    /// Waits for the body of the request, or for the end of the request, and reports whether it has ended. Frames of unknown
+    /// types may follow a request without a body.
+    pub(crate) fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Failure>> {
+        let Poll::Ready(frame) = self.poll_frame(cx) else {
+            // Nothing is unread while someone waits for it.
+            drop(self.unread.take());
+            return Poll::Pending;
+        };
+        let Some(frame) = frame? else {
+            return Poll::Ready(self.finish().map(|()| true));
+        };
+        self.state.borrow_mut().next = Some(frame);
+        self.count_unread();
+        Poll::Ready(Ok(false))
     }
 
     /// Counts what arrives of a tunnel before it is open. Wakes the task of the stream, which calls it, when something does.
@@ -274,7 +286,7 @@ impl Inbound {
     }
 
     /// Counts what may arrive before the reader comes back.
-    fn count_unread(&self) {
+    pub(crate) fn count_unread(&self) {
         if self.unread.borrow().is_some() {
             return;
         }

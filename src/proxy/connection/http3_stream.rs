@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{Method, Response};
 use http_body::Body;
 use quinn::{RecvStream, SendStream};
@@ -65,6 +66,9 @@ pub(super) async fn serve(connection: Rc<Shared>, send: SendStream, receive: Rec
     };
     let is_head = request.method() == Method::HEAD;
     let stream = Stream::new(connection, (outbound, inbound), &mut request);
+    if may_end_later(&request) && !Box::pin(stream.await_body(&mut request)).await {
+        return;
+    }
     let admitted = stream.open(request);
     let Some(mut response) = Box::pin(stream.handle(admitted)).await else {
         return;
@@ -73,6 +77,18 @@ pub(super) async fn serve(connection: Rc<Shared>, send: SendStream, receive: Rec
         return Box::pin(stream.relay(response, *tunnel)).await;
     }
     stream.respond(response, is_head).await;
+}
+
+/// Reports whether a request that has not ended has no content, as far as its head tells: HTTP does not define what content
+/// of these methods means (RFC 9110, 9.3), and nothing announces it.
+fn may_end_later(request: &Arrived) -> bool {
+    let has_method = matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::DELETE
+    );
+    let headers = request.headers();
+    let is_announced = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(EXPECT);
+    *request.body() && has_method && !is_announced
 }
 
 impl Stream {
@@ -107,6 +123,31 @@ impl Stream {
         };
         let client = self.connection.client.clone();
         request::open(client, self.activity.clone(), interim, parts, body)
+    }
+
+    /// Waits for the body of a request, or for its end, which QUIC may bring after its head: a backend must not get a body
+    /// because of that. Waits no longer than for a head. Returns false if the stream has ended before.
+    async fn await_body(&self, request: &mut Arrived) -> bool {
+        let client = &self.connection.client;
+        let deadline = client.worker.clock.deadline();
+        deadline.set(client.limits.header_timeout);
+        let mut head = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(Ok(has_ended)) = self.inbound.poll_body(cx) {
+                *request.body_mut() = !has_ended;
+                return Poll::Ready(true);
+            }
+            if let HeadMemory::Counted(bytes) = self.head {
+                head.get_or_insert_with(|| Waiting::new(&self.connection.bodies, bytes, cx));
+            }
+            if self.poll_ended(cx, head.as_ref()).is_ready() {
+                return Poll::Ready(false);
+            }
+            ready!(deadline.poll_due(cx));
+            self.inbound.count_unread();
+            Poll::Ready(true)
+        })
+        .await
     }
 
     /// Waits for the response. `None` if the stream has ended before.
