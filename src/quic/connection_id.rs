@@ -1,14 +1,21 @@
 //! Which worker a datagram belongs to: that which a keyed hash of its destination connection id names. Reads only what every
-//! version of QUIC has in common (RFC 8999). Must not know sockets or connections.
+//! version of QUIC has in common (RFC 8999). Also the ids that workers issue. Must not know sockets or connections.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use quinn::{ConnectionId, ConnectionIdGenerator};
+use quinn_proto::InvalidCid;
 use rand::RngExt;
 
 /// Length of the ids that workers issue, which packets with a short header do not tell.
 const ID_LENGTH: usize = 8;
+/// Number of their first bytes, which are random, and of the next ones, which authenticate these. The last byte is free, so
+/// that an id for a worker is found with one signature in most cases.
+const NONCE: usize = 4;
+const TAG: usize = 3;
 
 /// The first bit of packets with a long header (RFC 8999, 5.1).
 const LONG_HEADER: u8 = 0x80;
@@ -55,22 +62,44 @@ fn destination_id(datagram: &[u8]) -> Option<&[u8]> {
     rest.get(..usize::from(*length))
 }
 
-/// Draws ids that belong to one worker.
+/// Draws ids that belong to one worker, and recognizes those of all workers of all pods with the same key: packets with other
+/// ids get no stateless reset.
+#[derive(Clone)]
 pub(super) struct WorkerIds {
     pub(super) router: Router,
     pub(super) worker: usize,
+    pub(super) key: Arc<hmac::Key>,
+}
+
+impl WorkerIds {
+    /// Returns the bytes that authenticate the first ones of an id.
+    fn tag(&self, nonce: &[u8]) -> [u8; TAG] {
+        let mut tag = [0; TAG];
+        tag.copy_from_slice(&hmac::sign(&self.key, nonce).as_ref()[..TAG]);
+        tag
+    }
 }
 
 impl ConnectionIdGenerator for WorkerIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut random = rand::rng();
-        // Takes as many draws as there are workers on average.
         loop {
-            let id: [u8; ID_LENGTH] = random.random();
-            if self.router.worker(&id) == self.worker {
-                return ConnectionId::new(&id);
+            let mut id: [u8; ID_LENGTH] = random.random();
+            let tag = self.tag(&id[..NONCE]);
+            id[NONCE..NONCE + TAG].copy_from_slice(&tag);
+            // Takes as many hashes as there are workers on average.
+            for _ in 0..=u8::MAX {
+                if self.router.worker(&id) == self.worker {
+                    return ConnectionId::new(&id);
+                }
+                id[ID_LENGTH - 1] = id[ID_LENGTH - 1].wrapping_add(1);
             }
         }
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        let is_valid = id.len() == ID_LENGTH && id[NONCE..NONCE + TAG] == self.tag(&id[..NONCE]);
+        if is_valid { Ok(()) } else { Err(InvalidCid) }
     }
 
     fn cid_len(&self) -> usize {
@@ -102,15 +131,39 @@ mod tests {
         packet
     }
 
+    fn ids(router: &Router, worker: usize, key: u8) -> WorkerIds {
+        WorkerIds {
+            router: router.clone(),
+            worker,
+            key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &[key; 32])),
+        }
+    }
+
+    #[test]
+    fn pods_recognize_ids_of_each_other() {
+        let mut here = ids(&Router::new(3), 1, 1);
+        let there = ids(&Router::new(2), 0, 1);
+        let of_another_gateway = ids(&Router::new(3), 1, 2);
+        let id = here.generate_cid();
+        assert!(here.validate(&id).is_ok() && there.validate(&id).is_ok());
+        assert!(of_another_gateway.validate(&id).is_err());
+        for at in 0..NONCE + TAG {
+            let mut other = [0; ID_LENGTH];
+            other.copy_from_slice(&id);
+            other[at] ^= 1;
+            assert!(there.validate(&ConnectionId::new(&other)).is_err(), "{at}");
+        }
+        for length in 0..ID_LENGTH {
+            assert!(there.validate(&ConnectionId::new(&id[..length])).is_err());
+        }
+    }
+
     #[test]
     fn issued_ids_belong_to_their_worker_in_both_headers() {
         for workers in [1, 2, 3, 64] {
             let router = Router::new(workers);
             for worker in 0..workers {
-                let mut ids = WorkerIds {
-                    router: router.clone(),
-                    worker,
-                };
+                let mut ids = ids(&router, worker, 1);
                 assert_eq!(ids.generate_cid().len(), ids.cid_len());
                 for _ in 0..20 {
                     let id = ids.generate_cid();

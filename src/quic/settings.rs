@@ -64,15 +64,24 @@ impl EndpointKeys {
 
 /// Returns the configuration of an endpoint whose connections have ids of this worker.
 pub(super) fn endpoint(keys: &EndpointKeys, router: &Router, worker: usize) -> EndpointConfig {
-    let router = router.clone();
+    let ids = ids(keys, router, worker);
     let mut config = EndpointConfig::new(keys.stateless_reset.clone());
-    config.cid_generator(move || {
-        Box::new(WorkerIds {
-            router: router.clone(),
-            worker,
-        })
-    });
     config
+        .cid_generator(move || Box::new(ids.clone()))
+        // Clients of a pod that has ended may reach another one all at once. Each gets a reset, which is shorter than its
+        // packet, and others get none: they have no valid id.
+        .min_reset_interval(Duration::ZERO);
+    config
+}
+
+/// Returns the source of the ids of a worker's connections. What authenticates them is no token of a reset,
+/// which is derived from a whole id.
+pub(super) fn ids(keys: &EndpointKeys, router: &Router, worker: usize) -> WorkerIds {
+    WorkerIds {
+        router: router.clone(),
+        worker,
+        key: keys.stateless_reset.clone(),
+    }
 }
 
 /// Returns the configuration of the connections of an endpoint.

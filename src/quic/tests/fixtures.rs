@@ -28,6 +28,9 @@ pub(super) const WORKERS: usize = 2;
 /// Only a failure takes so long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The secret of stateless resets that all servers have.
+pub(super) const RESETS: [u8; 32] = [1; 32];
+
 pub(super) const LIMITS: Limits = Limits {
     streams: 10,
     stream_window: 100_000,
@@ -205,7 +208,7 @@ async fn accept(
     report: mpsc::UnboundedSender<Served>,
 ) {
     let worker = port.worker;
-    let keys = EndpointKeys::new(&[1; 32], &[2; 32]);
+    let keys = EndpointKeys::new(&RESETS, &[2; 32]);
     let handshakes = HandshakeCount::default();
     let acceptor = Acceptor::new(port, &keys, limits, handshakes, choose).unwrap();
     while let Some(handshake) = acceptor.accept(|| false).await {

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-use quinn::ConnectionError;
+use aws_lc_rs::hmac;
+use quinn::{ConnectionError, ConnectionIdGenerator};
 use tokio::sync::watch;
 
 use super::fixtures::{
-    Authority, LIMITS, Server, WORKERS, by_name, client_endpoint, connect, download, within,
+    Authority, LIMITS, RESETS, Server, WORKERS, by_name, client_endpoint, connect, download, within,
 };
+use crate::quic::settings::ids;
+use crate::quic::{EndpointKeys, Router};
 
 #[tokio::test]
 async fn connections_of_one_address_have_all_workers() {
@@ -115,4 +118,35 @@ async fn connection_of_another_pod_is_reset_with_the_shared_key() {
     let request = request.write_all(&[0; 2000]);
     let (closed, _) = futures_util::future::join(within(connection.closed()), request).await;
     assert_eq!(closed, ConnectionError::Reset);
+}
+
+/// Many clients of a pod that has ended reach another one at the same time.
+#[tokio::test]
+async fn each_packet_with_an_id_of_another_pod_gets_a_reset() {
+    const CLIENTS: usize = 40;
+    /// Length of the token of a reset (RFC 9000, 10.3).
+    const TOKEN: usize = 16;
+    let authority = Authority::new();
+    let choose = by_name(vec![("a.test", authority.server("a.test"))]);
+    let server = Server::start(LIMITS, &choose);
+    let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let socket = socket.unwrap();
+    let ids_of = |resets| ids(&EndpointKeys::new(resets, &[2; 32]), &Router::new(1), 0);
+    let (mut of_gateway, mut of_others) = (ids_of(&RESETS), ids_of(&[3; 32]));
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &RESETS);
+    let mut expected = BTreeSet::new();
+    for _ in 0..CLIENTS {
+        let id = of_gateway.generate_cid();
+        expected.insert(hmac::sign(&key, &id).as_ref()[..TOKEN].to_vec());
+        for id in [of_others.generate_cid(), id] {
+            let packet = [&[0x40][..], &id[..], &[0; 40][..]].concat();
+            socket.send_to(&packet, server.address).await.unwrap();
+        }
+    }
+    while !expected.is_empty() {
+        let mut reset = [0; 2000];
+        let (length, _) = within(socket.recv_from(&mut reset)).await.unwrap();
+        let token = &reset[length - TOKEN..length];
+        assert!(expected.remove(token), "a reset of an unknown id");
+    }
 }
