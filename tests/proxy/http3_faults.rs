@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use http::{HeaderValue, Response};
+use portcullis::telemetry::metrics::HandshakeFailure;
 use quinn::{ConnectionError, TransportErrorCode};
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
@@ -202,6 +203,24 @@ async fn forged_addresses_evict_no_client() {
     assert_eq!(packet[0] & 0xb0, 0xb0, "{:?}", &packet[..5]);
     assert_eq!(scene.state().stats.connections.evicted.load(Relaxed), 0);
     assert_eq!(idle.get("a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn stalled_handshakes_make_way_for_new_clients() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::with(&before(&origin), |settings| {
+        settings.workers = 1;
+        settings.limits.max_handshakes = 1;
+    });
+    let address = quic_at(&scene, 443);
+    let _stalled = greet_from(Ipv4Addr::LOCALHOST.into(), address, "a.com").await;
+    scene.until_stats("greeted", |it| it.accepted == 1).await;
+    let client = Http3::connect(address, "a.com").await;
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    scene.until("the stalled one is evicted", |server| {
+        let stats = &server.state().stats.connections;
+        stats.handshake_failures(HandshakeFailure::Evicted) == 1
+    });
 }
 
 #[tokio::test]

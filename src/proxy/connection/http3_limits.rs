@@ -16,6 +16,9 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Part of the handshakes of a worker from which on clients have to prove their addresses.
 const PROVING: usize = 8;
+/// How many times the handshakes of a worker QUIC may begin. Above their number, each one evicts another as soon as its task
+/// runs.
+const BEGUN: usize = 2;
 
 /// Returns the window of each stream.
 pub(super) fn stream_window(limits: &Limits) -> u32 {
@@ -41,7 +44,7 @@ pub(in crate::proxy) fn quic_limits(limits: &Limits, workers: usize) -> quic::Li
         idle_timeout: IDLE_TIMEOUT,
         handshake_timeout: limits.handshake_timeout,
         retry_from: handshakes.div_ceil(PROVING),
-        handshakes,
+        handshakes: handshakes.saturating_mul(BEGUN),
     }
 }
 
@@ -55,7 +58,7 @@ mod tests {
         let limits = Limits::default();
         let usual = quic_limits(&limits, 4);
         assert_eq!(usual.connection_window, 4 * MIB);
-        assert_eq!((usual.handshakes, usual.retry_from), (1024, 128));
+        assert_eq!((usual.handshakes, usual.retry_from), (2048, 128));
         let limits = Limits {
             max_streams: u32::MAX,
             stream_window: Some(MIB),
@@ -66,7 +69,7 @@ mod tests {
         let large = quic_limits(&limits, 2);
         assert_eq!(large.stream_window, MIB);
         assert_eq!(large.connection_window, AMPLE_WINDOW);
-        assert_eq!((large.handshakes, large.retry_from), (1, 1));
+        assert_eq!((large.handshakes, large.retry_from), (2, 1));
         let limits = Limits {
             connection_window: Some(65_535),
             ..limits
