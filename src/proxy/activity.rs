@@ -359,6 +359,11 @@ impl Activity {
         }
     }
 
+    /// Waits for nothing but an eviction, on an idle connection that ends soon.
+    pub(crate) fn await_eviction(&self) {
+        self.deadline.clear();
+    }
+
     /// Parks an idle connection: the rest of the keep-alive timeout starts now.
     pub(crate) fn on_park(&self) {
         self.deadline.set(

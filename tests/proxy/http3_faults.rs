@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use http::{HeaderValue, Response};
 use portcullis::telemetry::metrics::HandshakeFailure;
@@ -203,6 +204,29 @@ async fn forged_addresses_evict_no_client() {
     assert_eq!(packet[0] & 0xb0, 0xb0, "{:?}", &packet[..5]);
     assert_eq!(scene.state().stats.connections.evicted.load(Relaxed), 0);
     assert_eq!(idle.get("a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn connections_after_a_goaway_make_way_for_new_clients() {
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::with(&before(&origin), |settings| {
+        settings.workers = 1;
+        settings.limits.max_connections = Some(1);
+        settings.limits.keep_alive_timeout = Duration::from_millis(10);
+    });
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    // A head that is not complete keeps the connection.
+    let mut unfinished = client.stream().await;
+    unfinished.write(&[1]).await;
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    let mut control = None;
+    for _ in 0..2 {
+        client.goaway(&mut control).await;
+    }
+    let config = tls::client(&["http/1.1"]);
+    let mut other = Client::tls(scene.at(443), "a.com", &config).await;
+    assert_eq!(client.closed().await, 0x100);
+    assert_eq!(other.get("a.com", "/").await.status, 200);
 }
 
 #[tokio::test]

@@ -148,7 +148,7 @@ impl Server {
             GoAway::Graceful(_) | GoAway::Final(_) => {
                 // Sends what was added meanwhile.
                 let _ = self.control.poll_flush(cx);
-                Poll::Pending
+                self.poll_due(cx)
             }
         }
     }
@@ -165,8 +165,14 @@ impl Server {
         let activity = &self.shared.activity;
         match activity.poll_due(cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Phase::Idle) => {
+            Poll::Ready(Phase::Idle) if matches!(self.goaway, GoAway::None) => {
                 self.begin_graceful_end();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            // It ends with its last stream, or for a new client.
+            Poll::Ready(Phase::Idle) => {
+                activity.await_eviction();
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
