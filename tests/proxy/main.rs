@@ -72,6 +72,7 @@ mod health_checks;
 mod http3;
 mod http3_client;
 mod http3_faults;
+mod http3_paths;
 mod http3_tunnels;
 mod incidents;
 mod incidents_of_processes;
