@@ -148,13 +148,13 @@ impl QuicPorts {
 }
 
 impl QuicPort {
-    /// Drains the connections, and lets the reader of the socket end after the last one.
+    /// Drains the connections, and lets the reader of the socket end after the last one. Until then, new clients are refused.
     fn close(self) {
         self.closing.set(true);
         self.acceptor.refuse_new();
-        self.accepting.abort();
         spawn_local(async move {
             self.acceptor.wait_idle().await;
+            self.accepting.abort();
             drop(self.in_use);
         });
     }

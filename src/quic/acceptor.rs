@@ -62,6 +62,7 @@ pub struct Acceptor {
     crypto: Arc<ByClientHello>,
     handshakes: HandshakeCount,
     limits: Cell<Limits>,
+    is_refusing: Cell<bool>,
 }
 
 impl Acceptor {
@@ -90,6 +91,7 @@ impl Acceptor {
             crypto,
             handshakes,
             limits: Cell::new(limits),
+            is_refusing: Cell::new(false),
         })
     }
 
@@ -101,11 +103,15 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a connection. `None` after [`Acceptor::close`]. Clients whose address must be validated get a Retry packet
+    /// Waits for a connection. `None` after [`Acceptor::close`]. Refuses all after [`Acceptor::refuse_new`]. Clients whose address must be validated get a Retry packet
     /// meanwhile: those beyond [`Limits::retry_from`], and those that come while `is_full`.
     pub async fn accept(&self, is_full: impl Fn() -> bool) -> Option<Handshake> {
         loop {
             let incoming = self.endpoint.accept().await?;
+            if self.is_refusing.get() {
+                incoming.refuse();
+                continue;
+            }
             let (count, limits) = (self.handshakes.get(), self.limits.get());
             if count >= limits.handshakes {
                 incoming.ignore();
@@ -133,9 +139,10 @@ impl Acceptor {
         }
     }
 
-    /// Serves no new client from now on. Connections that are open go on.
+    /// Makes [`Acceptor::accept`] tell new clients with CONNECTION_REFUSED (RFC 9000, 20.1) that they are not served, so that
+    /// they need not wait. Connections that are open go on.
     pub fn refuse_new(&self) {
-        self.endpoint.set_server_config(None);
+        self.is_refusing.set(true);
     }
 
     /// Closes all connections with an error code of the application, and ends [`Acceptor::accept`].

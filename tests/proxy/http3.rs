@@ -308,9 +308,11 @@ async fn drain_tells_clients_and_completes_requests() {
     })
     .await;
     let mut scene = Scene::with(&before(&origin), |settings| {
+        settings.workers = 1;
         settings.drain.deadline = UNREACHED;
     });
-    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let address = quic_at(&scene, 443);
+    let client = Http3::connect(address, "a.com").await;
     let mut exchange = client.begin("GET", "a.com", "/", &[]).await;
     exchange.send.finish().expect("open");
     origin.until_requests(1).await;
@@ -324,6 +326,11 @@ async fn drain_tells_clients_and_completes_requests() {
         0x10b,
         "a rejected request may be sent again"
     );
+    let refused = Http3::try_connect(address, "a.com", &trusting()).await;
+    let Err(ConnectionError::ConnectionClosed(close)) = refused.map(|_| ()) else {
+        panic!("a new client is not refused");
+    };
+    assert_eq!(close.error_code, TransportErrorCode::CONNECTION_REFUSED);
     release.send_replace(true);
     let answer = exchange.answer().await;
     assert_eq!((answer.status, answer.text()), (200, "done"));
