@@ -14,10 +14,14 @@ const LISTENERS: &str = "belongs to the listeners of the Gateway";
 /// The volumes with the token and the keys of pods, which only the container of the proxy mounts.
 const CREDENTIALS: [&str; 2] = ["controller", "state"];
 
-/// Where they are mounted.
-const DIRECTORIES: [&str; 2] = ["/var/run/portcullis/controller", "/var/lib/portcullis"];
-/// The mounts of that container.
+/// The fields of that container.
+const CONTAINER: &str = "spec.template.spec.containers[portcullis].";
+/// Its mounts.
 const MOUNTS: &str = "spec.template.spec.containers[portcullis].volumeMounts[";
+/// Below this directory the image has no files, as for `workload.volumeMounts`.
+const MOUNTED: &str = "/mnt/";
+/// The field of probes and hooks with a command.
+const COMMAND: &str = "exec";
 
 /// The volumes of pods.
 const VOLUMES: &str = "spec.template.spec.volumes[";
@@ -244,9 +248,11 @@ impl Walk {
             self.wrong.push(wrong);
         }
         let mount = element.get("mountPath").and_then(Value::as_str);
-        if path.starts_with(MOUNTS) && mount.is_some_and(hides_credentials) {
-            self.wrong
-                .push(format!("{path} hides a volume that {OWNED}"));
+        if path.starts_with(MOUNTS) && !mount.is_some_and(hides_nothing) {
+            let wrong = format!(
+                "{path} could hide a file of the image or a volume that {OWNED}: use a path below {MOUNTED}"
+            );
+            self.wrong.push(wrong);
         }
         let others = element
             .iter()
@@ -284,6 +290,9 @@ impl Walk {
         if is_of_port && !matches!(field, "nodePort" | "appProtocol") {
             return Some(LISTENERS);
         }
+        if field == COMMAND && path.starts_with(CONTAINER) {
+            return Some("would run a program that can read the token and the keys of the pod");
+        }
         rule_of(self.patched, inner)
     }
 
@@ -311,18 +320,9 @@ fn has_token(sources: &Value) -> bool {
     }
 }
 
-/// Reports whether a volume at this path has a directory with credentials inside, or is inside of one.
-fn hides_credentials(mount: &str) -> bool {
-    let parts = |path: &'static str| path.split('/').filter(|part| !part.is_empty());
-    let of_mount: Vec<_> = mount
-        .split('/')
-        .filter(|part| !matches!(*part, "" | "."))
-        .collect();
-    let hides = |directory: &'static str| {
-        let mut both = parts(directory).zip(&of_mount);
-        both.all(|(one, other)| one == *other)
-    };
-    of_mount.contains(&"..") || DIRECTORIES.into_iter().any(hides)
+/// Reports whether a volume at this path hides neither credentials nor a file of the image, which could be the program itself.
+fn hides_nothing(mount: &str) -> bool {
+    mount.starts_with(MOUNTED) && mount.split('/').all(|part| part != "..")
 }
 
 fn rules(patched: Patched) -> &'static [(&'static str, &'static str)] {

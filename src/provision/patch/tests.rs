@@ -65,8 +65,27 @@ fn patches_the_ports_that_listeners_have() {
     assert_eq!(merged(Patched::Service, object, patch), expected);
 }
 
+#[test]
+fn container_of_the_proxy_may_have_mounts_and_hooks_that_run_nothing_else() {
+    let object = "spec: {template: {spec: {containers: [{name: portcullis, image: a}, {name: other, image: b}]}}}";
+    let patch = "spec: {template: {spec: {containers: [
+        {name: portcullis, lifecycle: {preStop: {sleep: {seconds: 2}}}, volumeMounts: [{name: c, mountPath: /mnt/c}]},
+        {name: other, lifecycle: {preStop: {exec: {command: [d]}}}, volumeMounts: [{name: c, mountPath: /etc/d}]}]}}}";
+    let expected = json!({"spec": {"template": {"spec": {"containers": [
+        {
+            "name": "portcullis", "image": "a", "lifecycle": {"preStop": {"sleep": {"seconds": 2}}},
+            "volumeMounts": [{"name": "c", "mountPath": "/mnt/c"}],
+        },
+        {
+            "name": "other", "image": "b", "lifecycle": {"preStop": {"exec": {"command": ["d"]}}},
+            "volumeMounts": [{"name": "c", "mountPath": "/etc/d"}],
+        },
+    ]}}}});
+    assert_eq!(merged(Patched::Workload, object, patch), expected);
+}
+
 /// Each is a patch of `spec.template.spec`, and what its message begins with.
-const REFUSED_OF_PODS: [(&str, &str); 31] = [
+const REFUSED_OF_PODS: [(&str, &str); 37] = [
     (
         "{serviceAccountName: admin}",
         ".serviceAccountName belongs to the controller",
@@ -151,15 +170,39 @@ const REFUSED_OF_PODS: [(&str, &str); 31] = [
     ),
     (
         "{containers: [{name: portcullis, volumeMounts: [{name: a, mountPath: /var/lib/portcullis/}]}]}",
-        ".containers[portcullis].volumeMounts[/var/lib/portcullis/] hides a volume that belongs to the controller",
+        ".containers[portcullis].volumeMounts[/var/lib/portcullis/] could hide a file of the image or a volume that belongs to the controller",
     ),
     (
         "{containers: [{name: portcullis, volumeMounts: [{name: a, mountPath: //var/./run}]}]}",
-        ".containers[portcullis].volumeMounts[//var/./run] hides a volume",
+        ".containers[portcullis].volumeMounts[//var/./run] could hide ",
     ),
     (
         "{containers: [{name: portcullis, volumeMounts: [{name: a, mountPath: /mnt/../var}]}]}",
-        ".containers[portcullis].volumeMounts[/mnt/../var] hides a volume",
+        ".containers[portcullis].volumeMounts[/mnt/../var] could hide ",
+    ),
+    (
+        "{containers: [{name: portcullis, volumeMounts: [{name: a, mountPath: /portcullis, subPath: other}]}]}",
+        ".containers[portcullis].volumeMounts[/portcullis] could hide a file of the image",
+    ),
+    (
+        "{containers: [{name: portcullis, volumeMounts: [{name: a, mountPath: /lib/x86_64-linux-gnu}]}]}",
+        ".containers[portcullis].volumeMounts[/lib/x86_64-linux-gnu] could hide a file of the image",
+    ),
+    (
+        "{containers: [{name: portcullis, lifecycle: {postStart: {exec: {command: [/mnt/a/read]}}}}]}",
+        ".containers[portcullis].lifecycle.postStart.exec would run a program that can read the token",
+    ),
+    (
+        "{containers: [{name: portcullis, lifecycle: {preStop: {$patch: replace, exec: {command: [/mnt/a/read]}}}}]}",
+        ".containers[portcullis].lifecycle.preStop.exec would run",
+    ),
+    (
+        "{containers: [{name: portcullis, livenessProbe: {httpGet: null, exec: {command: [/mnt/a/read]}}}]}",
+        ".containers[portcullis].livenessProbe.exec would run",
+    ),
+    (
+        "{containers: [{name: portcullis, startupProbe: {httpGet: null, exec: [a]}}]}",
+        ".containers[portcullis].startupProbe.exec would run",
     ),
     (
         "{volumes: [{name: state, $patch: delete}]}",
