@@ -109,7 +109,7 @@ impl UdpPort {
     fn receive(self: &Rc<Self>) -> bool {
         let now = self.worker.clock.now();
         if self.trimmed.replace(now) != now {
-            self.sessions.trim();
+            self.sessions.trim(now);
         }
         let table = self.worker.table.load();
         for _ in 0..BURST {
@@ -228,7 +228,8 @@ impl UdpPort {
         client: SocketAddr,
     ) -> Option<(&'a Arc<Backend>, UdpFlow)> {
         let backend = rule.draw_backend()?;
-        if self.sessions.are_full() && !self.sessions.evict() {
+        let now = self.worker.clock.now();
+        if self.sessions.are_full() && !self.sessions.evict(Some(client.ip()), now) {
             return None;
         }
         let opened = self.worker.upstream.open_flow(backend, client.ip());

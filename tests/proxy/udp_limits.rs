@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 
 use crate::client::get;
@@ -160,6 +160,36 @@ async fn full_port_ends_sessions_of_unproven_clients_first() {
     assert!((10..128).contains(&open), "{open}");
     assert_eq!(program.metric("portcullis_udp_sessions_total").await, 401);
     assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
+}
+
+#[tokio::test]
+async fn client_that_keeps_all_sessions_in_use_makes_room_for_others() {
+    let backend = Echo::start("").await;
+    let (address, objects) = port_to(&backend);
+    let program = Program::start(&objects, 256, &[]);
+    program.until_ready().await;
+    // As many as a port of a process with 256 descriptors has sessions.
+    let mut crowd = Vec::new();
+    for _ in 0..43 {
+        let client = Client::of(address).await;
+        assert_eq!(client.ask("hello").await, "hello");
+        assert_eq!(client.ask("again").await, "again");
+        crowd.push(client);
+    }
+    assert_eq!(program.metric("portcullis_udp_sessions_open").await, 43);
+    for client in &crowd {
+        assert_eq!(client.ask("still here").await, "still here");
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).await;
+    let socket = socket.expect("a free port");
+    socket.connect(address).await.expect("connected");
+    let other = Client(socket);
+    assert_eq!(other.ask("hello").await, "hello");
+    for client in &crowd {
+        client.send(b"more").await;
+        assert_eq!(other.ask("again").await, "again");
+    }
+    assert_eq!(program.metric("portcullis_udp_sessions_open").await, 43);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
-//! The sessions of a UDP port by client address and local address, in bounded number. When there are too many, those of clients that have
-//! had no answer and sent nothing more end first, since their addresses may be forged; then those of the address with the
-//! most sessions. Must not know how datagrams are forwarded.
+//! The sessions of a UDP port by client address and local address, in bounded number. When there are too many, those of
+//! clients that have had no answer and sent nothing more end first, since their addresses may be forged; then those of the
+//! client with the most sessions. Must not know how datagrams are forwarded.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use crate::ir::cidr::client_network;
 use crate::ir::keyed::KeyedMap;
 use crate::proxy::connection_record::ConnectionRecord;
 use crate::runtime::clock::Deadline;
@@ -22,6 +23,8 @@ use crate::upstream::UdpFlow;
 const BATCH: usize = 256;
 /// Time without a datagram after which a session is quiet, in milliseconds.
 const QUIET: u64 = 1000;
+/// The part of a port's sessions, as a divisor, up to which those in use of a client do not end for other clients.
+const CROWD: usize = 16;
 
 /// Both ends of the datagrams of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,6 +102,16 @@ impl Session {
         self.deadline.set(idle);
     }
 
+    /// Returns the client that it counts for.
+    fn client(&self) -> IpAddr {
+        client_network(self.path.client.ip())
+    }
+
+    /// Reports whether it is of a client that has sent something after an answer, and has moved datagrams lately.
+    fn is_in_use(&self) -> bool {
+        self.is_assured.get() && !self.is_quiet()
+    }
+
     /// Reports whether it must not be used any more.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.get()
@@ -127,8 +140,12 @@ fn count(counter: &Cell<u64>, bytes: usize) {
 pub(super) struct Sessions {
     share: UdpShare,
     by_path: RefCell<KeyedMap<Path, Rc<Session>>>,
+    /// Number of sessions by client.
+    by_client: RefCell<KeyedMap<IpAddr, u32>>,
     /// The result of the last search, the next one to end last.
     found: RefCell<Vec<Rc<Session>>>,
+    /// Clock time of the last search that found nothing to end. The next one waits for a later time.
+    found_nothing: Cell<Option<u64>>,
 }
 
 impl Sessions {
@@ -137,7 +154,9 @@ impl Sessions {
         Self {
             share,
             by_path: RefCell::default(),
+            by_client: RefCell::default(),
             found: RefCell::default(),
+            found_nothing: Cell::default(),
         }
     }
 
@@ -149,7 +168,10 @@ impl Sessions {
     /// Adds a session.
     pub(super) fn insert(&self, session: &Rc<Session>) {
         let mut sessions = self.by_path.borrow_mut();
-        sessions.insert(session.path, session.clone());
+        if sessions.insert(session.path, session.clone()).is_none() {
+            let mut by_client = self.by_client.borrow_mut();
+            *by_client.entry(session.client()).or_default() += 1;
+        }
     }
 
     /// Ends a session.
@@ -165,6 +187,20 @@ impl Sessions {
             if sessions.len() < sessions.capacity() / 8 {
                 sessions.shrink_to_fit();
             }
+            self.stop_counting(session.client());
+        }
+    }
+
+    fn stop_counting(&self, client: IpAddr) {
+        let mut by_client = self.by_client.borrow_mut();
+        if let Some(count) = by_client.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&client);
+            }
+        }
+        if by_client.len() < by_client.capacity() / 8 {
+            by_client.shrink_to_fit();
         }
     }
 
@@ -172,6 +208,7 @@ impl Sessions {
     pub(super) fn end_all(&self, end: ConnectionEnd) {
         let sessions = std::mem::take(&mut *self.by_path.borrow_mut());
         sessions.values().for_each(|session| session.end(end));
+        self.by_client.borrow_mut().clear();
         self.found.borrow_mut().clear();
     }
 
@@ -184,46 +221,71 @@ impl Sessions {
         self.by_path.borrow().len()
     }
 
-    /// Ends sessions beyond the share, which is less than before if there are more ports.
-    pub(super) fn trim(&self) {
+    /// Ends sessions beyond the share, which is less than before if there are more ports. `now` is the clock time.
+    pub(super) fn trim(&self, now: u64) {
         let excess = self.len().saturating_sub(self.share.sessions());
         for _ in 0..excess.min(BATCH) {
-            if !self.evict() {
+            if !self.evict(None, now) {
                 return;
             }
         }
     }
 
-    /// Ends the session that may end first. Returns false if there is none.
-    pub(super) fn evict(&self) -> bool {
-        for has_searched in [false, true] {
-            if has_searched {
-                self.found.replace(self.search());
-            }
-            loop {
-                let Some(session) = self.found.borrow_mut().pop() else {
-                    break;
-                };
-                // One that was used since the search no longer is the first to end.
-                if !session.has_ended() && (session.is_quiet() || !session.is_assured.get()) {
-                    self.end(&session, ConnectionEnd::Evicted);
-                    return true;
-                }
-            }
+    /// Ends the session that may end first, for a new one of `for_client`. Returns false if there is none. `now` is the clock
+    /// time.
+    pub(super) fn evict(&self, for_client: Option<IpAddr>, now: u64) -> bool {
+        let for_client = for_client.map(client_network);
+        if let Some(has_ended) = self.evict_found(for_client) {
+            return has_ended;
         }
-        false
+        // A search visits all sessions: not for each datagram of clients that get none.
+        if self.found_nothing.get() == Some(now) {
+            return false;
+        }
+        self.found.replace(self.search());
+        let has_ended = self.evict_found(for_client);
+        if has_ended.is_none() {
+            self.found_nothing.set(Some(now));
+        }
+        has_ended.unwrap_or(false)
+    }
+
+    /// Ends the first session of the last search. Returns whether one may end for this client; `None` if none may end for
+    /// anybody.
+    fn evict_found(&self, for_client: Option<IpAddr>) -> Option<bool> {
+        loop {
+            let session = self.found.borrow_mut().pop()?;
+            // One that was used since the search no longer is the first to end.
+            let may_end = !session.is_in_use() || self.is_crowding(session.client());
+            if session.has_ended() || !may_end {
+                continue;
+            }
+            // One in use makes room for other clients only.
+            if session.is_in_use() && for_client == Some(session.client()) {
+                self.found.borrow_mut().push(session);
+                return Some(false);
+            }
+            self.end(&session, ConnectionEnd::Evicted);
+            return Some(true);
+        }
+    }
+
+    fn count_of(&self, client: IpAddr) -> u32 {
+        let by_client = self.by_client.borrow();
+        by_client.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Reports whether a client has so many sessions that those in use have to make room for others.
+    fn is_crowding(&self, client: IpAddr) -> bool {
+        self.count_of(client) as usize > self.share.sessions() / CROWD
     }
 
     fn search(&self) -> Vec<Rc<Session>> {
         let sessions = self.by_path.borrow();
-        let mut by_address: KeyedMap<IpAddr, u32> = KeyedMap::default();
-        for path in sessions.keys() {
-            *by_address.entry(path.client.ip()).or_default() += 1;
-        }
         let mut all: Vec<_> = sessions
             .values()
             .map(|session| {
-                let count = Reverse(by_address[&session.path.client.ip()]);
+                let count = Reverse(self.count_of(session.client()));
                 (
                     (session.is_assured.get(), count, session.last.get()),
                     session,

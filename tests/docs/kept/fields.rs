@@ -168,6 +168,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ("proxy/request/picker/outbox.rs", "waiting", PICKER),
     ("proxy/request/picker/protocol.rs", "messages", PICKER),
     ("proxy/request/picker/protocol.rs", "parts", PICKER),
+    ("proxy/udp/sessions.rs", "by_client", Row("sessions of UDP")),
     ("proxy/udp/sessions.rs", "by_path", Row("sessions of UDP")),
     (
         "proxy/worker_state/budget.rs",
