@@ -125,7 +125,7 @@ impl Authenticator {
 
     /// Authenticates a token from `address`, and authorizes its pod for a Gateway, `None` if there is none of the name.
     /// Results of TokenReviews are remembered. What the token itself shows is checked first, so that an invalid one costs
-    /// no request; the Gateway only once the token is known to be genuine.
+    /// no request; the Gateway only once the token is known to be genuine. A pod that asks without pause is refused.
     pub(super) async fn admit(
         &self,
         token: &str,
@@ -139,6 +139,10 @@ impl Authenticator {
             Some(Remembered::Refused(why)) => return Err(forbidden(why)),
             None => self.identify(token, &claims, gateway, address, now).await?,
         };
+        if !self.reviews.may_ask(&identity.pod_uid) {
+            let why = "the pod asks for streams without pause: retry in a second";
+            return Err(Refusal::Unavailable(why.to_owned()));
+        }
         match self.authorize(&identity, gateway).await {
             Ok(()) => self.reviews.has_stream(&identity.pod_uid, address),
             Err(refusal) => {

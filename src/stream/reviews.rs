@@ -34,6 +34,12 @@ const TOTAL_ALLOWANCE: Allowance = Allowance {
     burst: 100.0,
     per_second: 20.0,
 };
+/// Number of streams that a pod may ask for at once, and per second: each costs the API server up to four requests. A pod asks
+/// for a few when a controller terminates, and waits between failures.
+const POD_ALLOWANCE: Allowance = Allowance {
+    burst: 20.0,
+    per_second: 2.0,
+};
 /// Maximum number of concurrent reviews of pods that had a stream before, of plausible tokens, and of all others.
 const LANES: [usize; 3] = [4, 8, 2];
 
@@ -72,6 +78,8 @@ struct Memory<T> {
     refused_order: VecDeque<(Instant, u64)>,
     /// UIDs of pods that had a stream, and its address.
     pods: HashMap<String, IpAddr>,
+    /// What is left to pods of their allowance, by UID.
+    asking: HashMap<String, Bucket>,
     /// Issuers of accepted tokens.
     issuers: HashSet<String>,
     /// Addresses that sent refused tokens recently.
@@ -115,6 +123,16 @@ impl Bucket {
         self.left = (self.left + since * allowance.per_second).min(allowance.burst);
         self.at = now;
     }
+
+    /// Takes one, if there is one.
+    fn take(&mut self, allowance: Allowance, now: Instant) -> bool {
+        self.refill(allowance, now);
+        let has_one = self.left >= 1.0;
+        if has_one {
+            self.left -= 1.0;
+        }
+        has_one
+    }
 }
 
 impl<T: Clone> Reviews<T> {
@@ -124,6 +142,7 @@ impl<T: Clone> Reviews<T> {
             refused: HashMap::new(),
             refused_order: VecDeque::new(),
             pods: HashMap::new(),
+            asking: HashMap::new(),
             issuers: HashSet::new(),
             suspects: HashMap::new(),
             total: Bucket::full(TOTAL_ALLOWANCE, Instant::now()),
@@ -239,6 +258,19 @@ impl<T: Clone> Reviews<T> {
             memory.pods.clear();
         }
         memory.pods.insert(pod_uid.to_owned(), address);
+    }
+
+    /// Counts that a pod, whose token was accepted, asks for a stream. Returns false if it has asked for too many.
+    pub(super) fn may_ask(&self, pod_uid: &str) -> bool {
+        let now = Instant::now();
+        let mut memory = self.memory();
+        if memory.asking.len() >= MAX_PODS && !memory.asking.contains_key(pod_uid) {
+            // All get their whole allowance back, as most of so many have it already.
+            memory.asking.clear();
+        }
+        let new = || Bucket::full(POD_ALLOWANCE, now);
+        let asking = memory.asking.entry(pod_uid.to_owned());
+        asking.or_insert_with(new).take(POD_ALLOWANCE, now)
     }
 
     /// Forgets a pod that is deleted.
@@ -398,6 +430,24 @@ mod tests {
         assert!(memory.refused.len() <= MAX_REFUSED);
         assert_eq!(memory.refused.len(), memory.refused_order.len());
         assert!(memory.suspects.len() <= MAX_ADDRESSES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_that_asks_without_pause_waits_for_itself_alone() {
+        let reviews = Reviews::<u8>::new();
+        let asked = |pod: &str| (0..1000).filter(|_| reviews.may_ask(pod)).count();
+        assert_eq!(asked("7"), 20);
+        // Neither a stream nor its end gives it more.
+        reviews.has_stream("7", HERE);
+        reviews.forget("7");
+        assert_eq!(asked("7"), 0);
+        assert!(reviews.may_ask("8"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(asked("7"), 2);
+        for number in 0..MAX_PODS {
+            assert!(reviews.may_ask(&format!("other {number}")));
+        }
+        assert!(reviews.memory().asking.len() <= MAX_PODS);
     }
 
     #[test]

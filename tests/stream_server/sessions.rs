@@ -1,5 +1,6 @@
 //! One session per pod: a new one ends the previous one, and the pod's own reports count again.
 
+use http::StatusCode;
 use portcullis::ir::ObjectRef;
 use portcullis::stream::hub::Reports;
 use serde_json::{Value, json};
@@ -98,5 +99,26 @@ fn other_pods_keep_their_sessions() {
         }
         controller.put([crate::scene::route("a", "edge", "a.example")]);
         other.change().await;
+    });
+}
+
+#[test]
+fn pod_that_asks_without_pause_is_refused_and_others_are_not() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let token = controller.token("edge-1");
+        let mut streams = 0;
+        loop {
+            let request = controller.request("edge", &token, None);
+            let (status, pod) = controller.send(request).await;
+            if status == StatusCode::SERVICE_UNAVAILABLE {
+                assert!(pod.rest().await.contains("without pause"));
+                break;
+            }
+            assert_eq!(status, StatusCode::OK);
+            streams += 1;
+        }
+        assert!(streams >= 20, "{streams}: a pod reconnects after failures");
+        begin(&mut controller.pod_named("edge-2", None).await).await;
     });
 }

@@ -235,6 +235,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ("stream/ready.rs", "slices", OBJECTS),
     ("stream/ready.rs", "udp_ports", OBJECTS),
     ("stream/reviews.rs", "accepted", REVIEWED),
+    ("stream/reviews.rs", "asking", REVIEWED),
     ("stream/reviews.rs", "issuers", REVIEWED),
     ("stream/reviews.rs", "pods", REVIEWED),
     ("stream/reviews.rs", "refused", REVIEWED),
