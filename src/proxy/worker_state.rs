@@ -139,7 +139,7 @@ impl Worker {
 
     /// Makes an idle connection close.
     pub(super) fn evict(&self) -> bool {
-        let evicted = self.connections.evict();
+        let evicted = self.connections.evict(self.clock.now());
         self.stats.evicted.fetch_add(u64::from(evicted), Relaxed);
         evicted
     }

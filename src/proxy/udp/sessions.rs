@@ -23,8 +23,8 @@ use crate::upstream::UdpFlow;
 const BATCH: usize = 256;
 /// Time without a datagram after which a session is quiet, in milliseconds.
 const QUIET: u64 = 1000;
-/// The part of a port's sessions, as a divisor, up to which those in use of a client do not end for other clients.
-const CROWD: usize = 16;
+/// Number of sessions of a client up to which those in use do not end for other clients.
+const CROWD: u32 = 64;
 
 /// Both ends of the datagrams of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,7 +144,7 @@ pub(super) struct Sessions {
     by_client: RefCell<KeyedMap<IpAddr, u32>>,
     /// The result of the last search, the next one to end last.
     found: RefCell<Vec<Rc<Session>>>,
-    /// Clock time of the last search that found nothing to end. The next one waits for a later time.
+    /// Clock time of the last search after which nothing could end. The next one waits for a later time.
     found_nothing: Cell<Option<u64>>,
 }
 
@@ -235,8 +235,8 @@ impl Sessions {
     /// time.
     pub(super) fn evict(&self, for_client: Option<IpAddr>, now: u64) -> bool {
         let for_client = for_client.map(client_network);
-        if let Some(has_ended) = self.evict_found(for_client) {
-            return has_ended;
+        if self.evict_found(for_client) {
+            return true;
         }
         // A search visits all sessions: not for each datagram of clients that get none.
         if self.found_nothing.get() == Some(now) {
@@ -244,40 +244,41 @@ impl Sessions {
         }
         self.found.replace(self.search());
         let has_ended = self.evict_found(for_client);
-        if has_ended.is_none() {
+        if !has_ended {
             self.found_nothing.set(Some(now));
         }
-        has_ended.unwrap_or(false)
+        has_ended
     }
 
-    /// Ends the first session of the last search. Returns whether one may end for this client; `None` if none may end for
-    /// anybody.
-    fn evict_found(&self, for_client: Option<IpAddr>) -> Option<bool> {
+    /// Ends the first session of the last search that may end. Returns false if there is none.
+    fn evict_found(&self, for_client: Option<IpAddr>) -> bool {
         loop {
-            let session = self.found.borrow_mut().pop()?;
-            // One that was used since the search no longer is the first to end.
-            let may_end = !session.is_in_use() || self.is_crowding(session.client());
-            if session.has_ended() || !may_end {
+            let Some(session) = self.found.borrow_mut().pop() else {
+                return false;
+            };
+            if session.has_ended() {
                 continue;
             }
-            // One in use makes room for other clients only.
-            if session.is_in_use() && for_client == Some(session.client()) {
-                self.found.borrow_mut().push(session);
-                return Some(false);
+            // One that was used since the search no longer is the first to end.
+            if session.is_in_use() {
+                let count = self.count_of(session.client());
+                if count <= CROWD {
+                    continue;
+                }
+                // Clients with about as many do not take each other's places without an end.
+                if for_client.is_some_and(|client| count <= 2 * self.count_of(client)) {
+                    self.found.borrow_mut().push(session);
+                    return false;
+                }
             }
             self.end(&session, ConnectionEnd::Evicted);
-            return Some(true);
+            return true;
         }
     }
 
     fn count_of(&self, client: IpAddr) -> u32 {
         let by_client = self.by_client.borrow();
         by_client.get(&client).copied().unwrap_or_default()
-    }
-
-    /// Reports whether a client has so many sessions that those in use have to make room for others.
-    fn is_crowding(&self, client: IpAddr) -> bool {
-        self.count_of(client) as usize > self.share.sessions() / CROWD
     }
 
     fn search(&self) -> Vec<Rc<Session>> {

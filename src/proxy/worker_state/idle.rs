@@ -15,6 +15,8 @@ use crate::proxy::activity::{Activity, Registration, Registry};
 /// Maximum number of connections that one search finds: at the limit, a new connection must not cost
 /// a look at all of them.
 const BATCH: usize = 64;
+/// Number of connections from which on a search that finds none is not repeated at the same clock time.
+const MANY: usize = 1024;
 
 /// The connections of one worker.
 #[derive(Default)]
@@ -22,6 +24,8 @@ pub(crate) struct Connections {
     open: RefCell<Slab<Entry>>,
     /// The result of the last search, the next one to close at its end.
     found: RefCell<Vec<Found>>,
+    /// Clock time of the last search that found none among many connections.
+    found_none: Cell<Option<u64>>,
     registrations: Cell<u64>,
 }
 
@@ -54,11 +58,14 @@ impl Connections {
         });
     }
 
-    /// Makes an idle connection close. Returns false if there is none.
-    pub(crate) fn evict(&self) -> bool {
+    /// Makes an idle connection close. Returns false if there is none. `now` is the clock time.
+    pub(crate) fn evict(&self, now: u64) -> bool {
         let mut found = self.found.borrow_mut();
         for has_searched in [false, true] {
             if has_searched {
+                if self.found_none.get() == Some(now) {
+                    return false;
+                }
                 *found = self.search();
             }
             while let Some(Found { activity, since }) = found.pop() {
@@ -70,6 +77,9 @@ impl Connections {
                 }
             }
         }
+        // Clients that get no place must not keep the worker busy with searches.
+        let are_many = self.open.borrow().len() >= MANY;
+        self.found_none.set(are_many.then_some(now));
         false
     }
 
@@ -138,6 +148,10 @@ mod tests {
             self.connections.register(peer(number), &activity);
             activity
         }
+
+        fn evict(&self) -> bool {
+            self.connections.evict(self.clock.now())
+        }
     }
 
     #[test]
@@ -147,12 +161,12 @@ mod tests {
         let second = fixture.connection(2, 200);
         let busy = fixture.connection(3, 0);
         busy.on_request();
-        assert!(fixture.connections.evict() && first.is_evicted());
+        assert!(fixture.evict() && first.is_evicted());
         assert!(!second.is_evicted());
-        assert!(fixture.connections.evict() && second.is_evicted());
-        assert!(!fixture.connections.evict() && !busy.is_evicted());
+        assert!(fixture.evict() && second.is_evicted());
+        assert!(!fixture.evict() && !busy.is_evicted());
         busy.on_request_end();
-        assert!(fixture.connections.evict() && busy.is_evicted());
+        assert!(fixture.evict() && busy.is_evicted());
     }
 
     #[test]
@@ -163,10 +177,25 @@ mod tests {
             .map(|time| fixture.connection(2, time * 100))
             .collect();
         for _ in 0..147 {
-            assert!(fixture.connections.evict());
+            assert!(fixture.evict());
         }
         assert!(!polite.is_evicted());
         assert_eq!(many.iter().filter(|it| it.is_evicted()).count(), 147);
+    }
+
+    #[test]
+    fn many_busy_connections_are_searched_once_at_a_time() {
+        for (count, is_repeated) in [(MANY - 1, true), (MANY, false)] {
+            let fixture = Fixture::new();
+            let busy: Vec<_> = (0..count).map(|_| fixture.connection(1, 0)).collect();
+            busy.iter().for_each(|it| it.on_request());
+            assert!(!fixture.evict());
+            busy[0].on_request_end();
+            busy[1].on_request_end();
+            assert_eq!(fixture.evict(), is_repeated, "{count}");
+            fixture.clock.advance(100);
+            assert!(fixture.evict());
+        }
     }
 
     #[test]
@@ -174,6 +203,6 @@ mod tests {
         let fixture = Fixture::new();
         drop(fixture.connection(1, 100));
         assert!(fixture.connections.open.borrow().is_empty());
-        assert!(!fixture.connections.evict());
+        assert!(!fixture.evict());
     }
 }
