@@ -100,7 +100,8 @@ impl Confirmations {
             .iter()
             .map(|(_, report)| report.and_then(|it| it.revision));
         let reached = revisions.min().flatten();
-        state.confirmed = state.confirmed.max(reached);
+        // A replica may report a later revision, of endpoints only or by mistake, which says nothing about the next one wanted.
+        state.confirmed = state.confirmed.max(reached.min(Some(wanted)));
         let shortfall = Shortfall::of(replicas, state.confirmed.min(Some(wanted)));
         if state.confirmed >= Some(wanted) {
             state.awaited = None;
@@ -344,6 +345,17 @@ mod tests {
         assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
         let verdict = fixture.evaluate(6, &[WANTED, WANTED + 2]);
         assert!(matches!(verdict, Verdict::Lagging(..)), "{verdict:?}");
+    }
+
+    #[test]
+    fn replica_confirms_no_revision_before_it_is_wanted() {
+        let mut fixture = Fixture::new();
+        let confirmed = Verdict::Confirmed(Shortfall::default());
+        assert_eq!(fixture.evaluate(0, &[u64::MAX]), confirmed);
+        fixture.wanted = WANTED + 1;
+        // Another replica in its place.
+        let verdict = fixture.evaluate(1, &[WANTED]);
+        assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
     }
 
     #[test]
