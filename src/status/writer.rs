@@ -31,9 +31,9 @@ use crate::ir::ObjectRef;
 use crate::runtime::backoff::Backoff;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
-/// Limits of concurrent writes.
+/// Limits of concurrent writes. The API server may wait for a webhook of a namespace, which must not take all of them.
 const LIMITS: Limits = Limits {
-    total: 8,
+    total: 16,
     in_namespace: 8,
 };
 const BACKOFF: Backoff = Backoff {

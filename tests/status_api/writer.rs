@@ -21,7 +21,7 @@ use crate::api::{Api, Fault};
 use crate::{TEST_TIMEOUT, client, runtime};
 
 pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
-/// Maximum number of concurrent writes.
+/// Maximum number of concurrent writes of a namespace.
 const CONCURRENT: usize = 8;
 
 /// A writer on its own thread, with its inputs.
@@ -302,6 +302,51 @@ fn hanging_write_does_not_delay_others() {
         message_of(&api.object("HTTPRoute", "default", "silent")),
         ""
     );
+}
+
+#[test]
+fn hanging_writes_of_a_namespace_do_not_delay_others() {
+    let api = Api::start();
+    let running = Running::start(&api);
+    api.fail_writes("HTTPRoute", Some(Fault::Silence));
+    let names = (0..2 * CONCURRENT).map(|number| format!("silent-{number}"));
+    let names: Vec<_> = names.collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    names.iter().for_each(|name| running.create(name));
+    running.want(&names, "first");
+    api.wait_for_requests(CONCURRENT, "PATCH", "/status");
+    api.put(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "edge", "namespace": "other", "generation": 1},
+    }));
+    let object = api.object("Gateway", "other", "edge");
+    let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+    let edge = ObjectRef::gateway_api("Gateway", "other", "edge");
+    let stored = StoredStatus::new(version, &object["status"]);
+    running.stored.observed(&edge, stored);
+    let status = GatewayStatus {
+        conditions: vec![Condition::holds(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            1,
+        )],
+        ..GatewayStatus::default()
+    };
+    let mut report = StatusReport {
+        routes: names
+            .iter()
+            .map(|name| (route(name), parents("edge", "first")))
+            .collect(),
+        ..StatusReport::default()
+    };
+    report.gateways.insert(edge, status.into());
+    running.statuses.send_replace(Some(Statuses {
+        report: Arc::new(report),
+        held: Held::default(),
+    }));
+    let is_there = |it: &Value| it["status"]["conditions"][0]["status"] == "True";
+    api.wait_for("Gateway", "other", "edge", is_there);
+    assert_eq!(running.count("failed"), 0, "it waits for no timeout");
 }
 
 #[test]
