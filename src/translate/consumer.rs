@@ -32,4 +32,6 @@ pub(in crate::translate) struct Requests<'a> {
     pub(in crate::translate) kind: RouteKind,
     /// `None` if no listener can serve them.
     pub(in crate::translate) consumer: Option<&'a Consumer>,
+    /// For requests through all listeners of the Gateway, instead of that of the consumer: says whether it has a ListenerSet.
+    pub(in crate::translate) of_all_listeners: Option<&'a dyn Fn(&ObjectRef) -> bool>,
 }

@@ -126,6 +126,7 @@ fn resolved(
         input.read(|| Source::ListenersOf(gateway.clone()));
         let consumer = parents.of_gateway(&gateway).next();
         let consumer = consumer.map(|place| &parents[place].consumer);
+        let has_set = |set: &ObjectRef| parents.has_set(input, &gateway, set);
         let servers = named.servers.iter().map(|server| {
             let name = server.reference.object_ref(&policy.namespace);
             input.read(|| Source::Backend(name.clone()));
@@ -134,6 +135,7 @@ fn resolved(
                 rule: None,
                 kind: server.requests,
                 consumer,
+                of_all_listeners: Some(&has_set),
             };
             let port = server.reference.port;
             let found = backends.resolve(input, &requests, &name, port, server.field);

@@ -5,6 +5,7 @@ mod bodies;
 mod listener_names;
 mod listener_sets;
 mod namespaces;
+mod policy_servers;
 mod unknown_fields;
 
 use std::fmt::Write;

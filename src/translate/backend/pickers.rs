@@ -103,6 +103,7 @@ impl Backends {
             rule: None,
             kind: RouteKind::Grpc,
             consumer: None,
+            of_all_listeners: None,
         };
         let (policy, tls) = match self.decide(&name, at, protocol, &requests) {
             Decision::Plain(None) if at.protocol != UpstreamProtocol::H2c => {

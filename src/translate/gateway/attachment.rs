@@ -303,6 +303,18 @@ impl Parents {
         place.map(|place| &self[place].consumer.gateway)
     }
 
+    /// Reports whether a ListenerSet has listeners of a Gateway.
+    pub(in crate::translate) fn has_set(
+        &self,
+        input: &Input<'_>,
+        gateway: &ObjectRef,
+        set: &ObjectRef,
+    ) -> bool {
+        input.read(|| Source::ListenersOf(set.clone()));
+        let declared = self.objects.get(set);
+        declared.is_some_and(|it| it.gateway == *gateway && !it.listeners.is_empty())
+    }
+
     /// Returns the default Gateways as parentRefs. Omits those that `named`, the route's own parentRefs, select as a
     /// whole.
     pub(in crate::translate) fn defaults_beside(

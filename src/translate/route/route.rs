@@ -414,6 +414,7 @@ impl RouteBuilder<'_> {
             rule,
             kind: requests.unwrap_or(self.kind),
             consumer: self.consumer,
+            of_all_listeners: None,
         };
         let resolution = self
             .backends

@@ -214,10 +214,12 @@ impl TelemetryPolicies {
         input.read(|| Source::ListenersOf(gateway.clone()));
         let policy = self.policies.of_backend(gateway).first()?;
         let consumer = &parents[parents.of_gateway(gateway).next()?].consumer;
+        let has_set = |set: &ObjectRef| parents.has_set(input, gateway, set);
         let Settings { tracing, log } = policy.settings.as_ref().ok()?;
-        let tracing = tracing
-            .as_ref()
-            .map(|settings| traced(input, (policy, settings), (gateway, consumer), backends));
+        let tracing = tracing.as_ref().map(|settings| {
+            let of_gateway = (gateway, consumer);
+            traced(input, (policy, settings), of_gateway, &has_set, backends)
+        });
         Some(Output {
             tracing: tracing.transpose(),
             log: log.clone(),
@@ -282,6 +284,7 @@ fn traced(
     input: &Input<'_>,
     (policy, settings): (&Policy, &TracingSettings),
     (gateway, consumer): (&ObjectRef, &Consumer),
+    has_set: &dyn Fn(&ObjectRef) -> bool,
     backends: &mut Backends,
 ) -> Result<Arc<Tracing>, Fault> {
     let name = settings.backend_ref.object_ref(&policy.name.namespace);
@@ -294,6 +297,7 @@ fn traced(
             OtlpProtocol::Grpc => RouteKind::Grpc,
         },
         consumer: Some(consumer),
+        of_all_listeners: Some(has_set),
     };
     let BackendObjectRef { port, .. } = settings.backend_ref;
     match backends.resolve(input, &requests, &name, port, COLLECTOR)? {

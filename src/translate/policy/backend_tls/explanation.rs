@@ -68,7 +68,7 @@ impl TlsPolicies {
             route,
             rule: name.as_deref(),
             consumer: Some(&gateway.namespace),
-            through: Some((gateway, listener)),
+            through: Some((gateway, Some(listener))),
         };
         let backends = backend_refs(input, route, *index)
             .iter()

@@ -75,6 +75,12 @@ impl TlsPolicies {
         protocol: UpstreamProtocol,
         requests: &Requests<'_>,
     ) -> Decision {
+        if let Some((policy, gateway)) = self.by_listener(backend, port, requests) {
+            return Decision::Refused(format!(
+                "{policy} selects requests by their listener in spec.targetRefs.from, but requests through all listeners \
+                 of {gateway} are sent to it; name the Gateway alone"
+            ));
+        }
         let Some(candidate) = self.winner(backend, port, &requests.path()) else {
             return Decision::Plain(None);
         };
@@ -122,6 +128,23 @@ impl TlsPolicies {
         }
     }
 
+    /// Returns a policy that selects by listener, of requests through all listeners of a Gateway, and this Gateway. What it
+    /// says of some of them must not decide about the others.
+    fn by_listener<'a>(
+        &'a self,
+        backend: &ObjectRef,
+        port: Option<&str>,
+        requests: &Requests<'a>,
+    ) -> Option<(&'a ObjectRef, &'a ObjectRef)> {
+        let (has_set, consumer) = (requests.of_all_listeners?, requests.consumer?);
+        let mut policies = self.0.of_backend(backend).iter();
+        let selects = |policy: &&Arc<Policy>| {
+            policy.selects_by_listener((backend, port), &consumer.gateway, has_set)
+        };
+        let policy = policies.find(selects)?;
+        Some((&policy.name, &consumer.gateway))
+    }
+
     /// Returns the policy that applies. An unusable policy does not let the next one apply.
     fn winner(
         &self,
@@ -151,7 +174,10 @@ impl<'a> Requests<'a> {
             route: self.route,
             rule: self.rule,
             consumer: self.consumer.map(|it| &*it.gateway.namespace),
-            through: self.consumer.map(|it| (&it.gateway, &it.listener)),
+            through: self.consumer.map(|it| {
+                let listener = self.of_all_listeners.is_none().then_some(&it.listener);
+                (&it.gateway, listener)
+            }),
         }
     }
 }

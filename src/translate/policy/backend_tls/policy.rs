@@ -61,8 +61,8 @@ pub(super) struct Path<'a> {
     pub(super) rule: Option<&'a str>,
     /// The namespace of the consumer, whose policies count beside those of the backend's.
     pub(super) consumer: Option<&'a str>,
-    /// The Gateway, and its listener or that of a ListenerSet.
-    pub(super) through: Option<(&'a ObjectRef, &'a ListenerKey)>,
+    /// The Gateway, and its listener or that of a ListenerSet, if the requests come through one alone.
+    pub(super) through: Option<(&'a ObjectRef, Option<&'a ListenerKey>)>,
 }
 
 /// The precedence of a policy: the lesser rank applies. The order of the fields is the order of precedence, because
@@ -219,6 +219,37 @@ impl Policy {
         targets.any(|target| target.section.as_deref() == Some(port))
     }
 
+    /// Reports whether it selects requests of a Gateway to a port by the listener that they come through. `has_set` says which
+    /// ListenerSets the Gateway has.
+    pub(super) fn selects_by_listener(
+        &self,
+        (backend, port): (&ObjectRef, Option<&str>),
+        gateway: &ObjectRef,
+        has_set: &dyn Fn(&ObjectRef) -> bool,
+    ) -> bool {
+        let own = &self.name.namespace;
+        if *own != backend.namespace && *own != gateway.namespace {
+            return false;
+        }
+        let mut senders = self
+            .targets_at(backend, port)
+            .filter_map(|target| target.from.as_ref());
+        senders.any(|from| from.selects_by_listener(gateway, has_set))
+    }
+
+    /// Returns the targets for requests to a port with this name or without one.
+    fn targets_at(
+        &self,
+        backend: &ObjectRef,
+        port: Option<&str>,
+    ) -> impl Iterator<Item = &PolicyTarget> {
+        let targets = self.targets.iter();
+        targets.filter(move |it| {
+            let is_of_port = it.section.is_none() || it.section.as_deref() == port;
+            it.backend == *backend && is_of_port && !self.is_passed_over(it)
+        })
+    }
+
     /// Returns the target with the best rank for requests to a port with this name or without one; `None` if no target
     /// selects them.
     pub(super) fn candidate(
@@ -227,9 +258,7 @@ impl Policy {
         port: Option<&str>,
         path: &Path<'_>,
     ) -> Option<Candidate<'_>> {
-        let targets = self.targets.iter().filter(|it| it.backend == *backend);
-        let targets = targets.filter(|it| it.section.is_none() || it.section.as_deref() == port);
-        let targets = targets.filter(|it| !self.is_passed_over(it));
+        let targets = self.targets_at(backend, port);
         let candidates = targets.filter_map(|target| {
             Some(Candidate {
                 policy: self,
@@ -293,14 +322,31 @@ impl From {
             return false;
         };
         let section = self.section.as_deref();
+        let own = listener.filter(|listener| listener.origin == *object);
         let is_listener =
-            || section.is_none_or(|name| listener.origin == *object && *listener.name == *name);
+            || section.is_none_or(|name| own.is_some_and(|listener| *listener.name == *name));
         let is_selected = match self.level() {
             PolicyLevel::Gateway => gateway == object && is_listener(),
-            PolicyLevel::ListenerSet => listener.origin == *object && is_listener(),
+            PolicyLevel::ListenerSet => own.is_some() && is_listener(),
             _ => path.route == object && (section.is_none() || section == path.rule),
         };
         &*object.group == GATEWAY_GROUP && is_selected
+    }
+
+    /// Reports whether it selects requests of a Gateway by the listener that they come through.
+    fn selects_by_listener(
+        &self,
+        gateway: &ObjectRef,
+        has_set: &dyn Fn(&ObjectRef) -> bool,
+    ) -> bool {
+        if &*self.object.group != GATEWAY_GROUP {
+            return false;
+        }
+        match self.level() {
+            PolicyLevel::Gateway => self.object == *gateway && self.section.is_some(),
+            PolicyLevel::ListenerSet => has_set(&self.object),
+            _ => false,
+        }
     }
 }
 

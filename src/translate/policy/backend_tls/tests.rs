@@ -104,6 +104,7 @@ fn with_requests<T>(
         route: &route,
         rule: Some("rule"),
         consumer: Some(&consumer),
+        of_all_listeners: None,
     };
     let service = ObjectRef::core("Service", "app", "svc");
     use_policies(&known, &service, &requests)

@@ -6,13 +6,13 @@ use super::policy::Path;
 use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 
-/// Requests to a backend through one listener.
+/// Requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::translate) struct Use {
     /// The Gateway that sends them.
     pub(in crate::translate) gateway: ObjectRef,
-    /// The listener that they come through.
-    pub(in crate::translate) listener: ListenerKey,
+    /// The listener that they come through, if it is one alone.
+    pub(in crate::translate) listener: Option<ListenerKey>,
     /// The route and the name of its rule, or the policy or the InferencePool that names the backend.
     pub(in crate::translate) route: ObjectRef,
     pub(in crate::translate) rule: Option<Text>,
@@ -32,7 +32,7 @@ impl Use {
                 true => &self.route.namespace,
                 false => &self.gateway.namespace,
             }),
-            through: Some((&self.gateway, &self.listener)).filter(|_| !self.is_fetch),
+            through: Some((&self.gateway, self.listener.as_ref())).filter(|_| !self.is_fetch),
         }
     }
 }

@@ -37,7 +37,7 @@ impl Requesters for RouteRequests<'_> {
             for (_, rule) in rules.filter(|(target, _)| target == backend) {
                 let of_listener = |(index, _): &(ListenerIndex, _)| Use {
                     gateway: self.parents[*index].consumer.gateway.clone(),
-                    listener: ListenerKey::clone(&self.parents[*index].key),
+                    listener: Some(ListenerKey::clone(&self.parents[*index].key)),
                     route: entry.name.clone(),
                     rule: rule.clone(),
                     is_fetch: false,
@@ -77,7 +77,7 @@ impl RouteRequests<'_> {
             let pool = pool.object_ref();
             self.input.read(|| Source::RequestsTo(pool.clone()));
             let senders = self.routes.backend_senders(self.parents, &pool);
-            self.of_gateways(senders, pool, true)
+            of_gateways(senders, pool, true)
         })
     }
 
@@ -90,29 +90,24 @@ impl RouteRequests<'_> {
         permitted.flat_map(move |(policy, targets)| {
             let listeners = targets.into_iter().flat_map(|it| self.listeners_of(it));
             let gateways: BTreeSet<_> = listeners.map(|(gateway, _)| gateway).collect();
-            self.of_gateways(gateways, policy.clone(), is_fetch)
+            of_gateways(gateways, policy.clone(), is_fetch)
         })
     }
+}
 
-    /// Returns the requests of a policy or a pool through Gateways.
-    fn of_gateways(
-        &self,
-        gateways: BTreeSet<ObjectRef>,
-        object: ObjectRef,
-        is_fetch: bool,
-    ) -> impl Iterator<Item = Use> {
-        gateways.into_iter().filter_map(move |gateway| {
-            // Policies on TLS apply to all of these requests as to those of one listener.
-            let place = self.parents.of_gateway(&gateway).next()?;
-            Some(Use {
-                listener: ListenerKey::clone(&self.parents[place].key),
-                gateway,
-                route: object.clone(),
-                rule: None,
-                is_fetch,
-            })
-        })
-    }
+/// Returns the requests of a policy or a pool through all listeners of Gateways.
+fn of_gateways(
+    gateways: BTreeSet<ObjectRef>,
+    object: ObjectRef,
+    is_fetch: bool,
+) -> impl Iterator<Item = Use> {
+    gateways.into_iter().map(move |gateway| Use {
+        gateway,
+        listener: None,
+        route: object.clone(),
+        rule: None,
+        is_fetch,
+    })
 }
 
 impl Attachments for RouteRequests<'_> {
