@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
     verify_tls13_signature,
@@ -12,11 +12,13 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, DnsName, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 use webpki::EndEntityCert;
 
+use super::sessions::{Sessions, valid_until};
 use super::versions;
 use crate::ir::ClientTls;
 use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification, sha256};
@@ -35,9 +37,18 @@ pub struct Client {
 /// # Errors
 /// When the name, an authority or the client certificate is unusable. Translation rejects such settings.
 pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
+    client_config_at(tls, Arc::new(DefaultTimeProvider))
+}
+
+/// Does what [`client_config`] does, with another time.
+pub(super) fn client_config_at(
+    tls: &ClientTls,
+    time: Arc<dyn TimeProvider>,
+) -> Result<Client, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Verifier::new(&tls.verification, &provider)?;
-    let builder = ClientConfig::builder_with_provider(provider)
+    let sessions = Arc::new(Sessions::new(time.clone()));
+    let verifier = Verifier::new(&tls.verification, &provider, sessions.clone())?;
+    let builder = ClientConfig::builder_with_details(provider, time)
         .with_protocol_versions(versions(tls.min_version))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
@@ -48,6 +59,7 @@ pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)))
         }
     };
+    config.resumption = Resumption::store(sessions);
     let protocols = tls.alpn.iter();
     config.alpn_protocols = protocols.map(|it| it.name().as_bytes().to_vec()).collect();
     Ok(Client {
@@ -90,6 +102,8 @@ struct Verifier {
     /// The accepted keys; empty accepts any key.
     pins: Vec<KeyPin>,
     algorithms: WebPkiSupportedAlgorithms,
+    /// The sessions that begin with what it verifies.
+    sessions: Arc<Sessions>,
 }
 
 /// The trusted authorities, and the names of which the certificate must have one.
@@ -107,7 +121,11 @@ enum Name {
 }
 
 impl Verifier {
-    fn new(verification: &Verification, provider: &CryptoProvider) -> Result<Self, Error> {
+    fn new(
+        verification: &Verification,
+        provider: &CryptoProvider,
+        sessions: Arc<Sessions>,
+    ) -> Result<Self, Error> {
         let Verification {
             authorities,
             names,
@@ -117,6 +135,7 @@ impl Verifier {
             trust: Trust::new(authorities, names)?,
             pins: pins.clone(),
             algorithms: provider.signature_verification_algorithms,
+            sessions,
         })
     }
 
@@ -172,7 +191,7 @@ impl ServerCertVerifier for Verifier {
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         // SNI. The policy's names are verified instead, and SNI may differ from all of them.
-        _server_name: &ServerName<'_>,
+        server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
@@ -192,6 +211,11 @@ impl ServerCertVerifier for Verifier {
         if !self.pins.is_empty() && !self.has_pin(&parsed) {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
+        let end = match self.trust {
+            Some(_) => valid_until(leaf, intermediates, now),
+            None => i64::MAX,
+        };
+        self.sessions.on_verified(server_name, end, now);
         Ok(ServerCertVerified::assertion())
     }
 

@@ -6,6 +6,7 @@ mod clients;
 mod fixtures;
 mod resolver;
 mod server;
+mod sessions;
 
 use rustls::{SupportedProtocolVersion, version};
 
