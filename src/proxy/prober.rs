@@ -25,7 +25,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
-use crate::table::{Backend, Endpoint, Table, TlsIdentity};
+use crate::table::{Backend, Endpoint, Table, TlsIdentity, Transport};
 use crate::upstream::Upstream;
 
 /// Interval of the look for endpoints that DNS has added, and of the sweep over idle connections.
@@ -236,13 +236,14 @@ impl Checks {
 }
 
 /// Orders the uses of a port: the greatest is the one that checks use. Clients of a backend in TLS do not speak to it in plain
-/// text.
+/// text, whatever policies say for others.
 fn rank(backend: &Backend) -> (bool, bool, bool) {
     let is_grpc = |check: &Arc<ActiveCheck>| matches!(check.probe, Probe::Grpc { .. });
     let wants_http2 = backend.active_check().is_some_and(is_grpc);
     let is_http2 = backend.protocol == UpstreamProtocol::H2c;
     let is_http = backend.protocol != UpstreamProtocol::Tcp;
-    (backend.id.tls.is_some(), is_http, wants_http2 == is_http2)
+    let is_protected = !matches!(backend.transport, Transport::Plain);
+    (is_protected, is_http, wants_http2 == is_http2)
 }
 
 /// An endpoint that is checked.
@@ -324,5 +325,28 @@ impl Checked {
             true => endpoint.health.fail_checks(),
             false => endpoint.health.pass_checks(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir;
+    use crate::ir::TlsUse;
+
+    #[test]
+    fn use_in_plain_text_by_a_policy_ranks_below_one_in_tls() {
+        let used = |policy: &str, transport: Transport| {
+            let mut backend = ir::Backend::plain(Vec::<SocketAddr>::new().into());
+            backend.id.tls = Some(TlsUse {
+                policy: ObjectRef::core("Policy", "ns", policy),
+                client: None,
+            });
+            Backend::new(&backend, transport, Arc::default())
+        };
+        let plain = used("none", Transport::Plain);
+        // Stands for settings of TLS: in plain text it sends nothing.
+        let protected = used("tls", Transport::Unusable);
+        assert!(rank(&protected) > rank(&plain));
     }
 }
