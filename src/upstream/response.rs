@@ -125,12 +125,15 @@ impl<B: Replay> ResponseBody<B> {
         }
     }
 
-    /// Sends as much of the rest of the request as possible while the response is not read.
+    /// Sends as much of the rest of the request as possible while the response is not read. Nothing follows a whole response.
     ///
     /// # Errors
-    /// The body of the request has failed.
+    /// The body of the request has failed. The response must not be read any more.
     pub fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
-        self.exchange.send_rest(cx).map_err(BoxError::from)
+        match self.exchange.is_end_stream() {
+            true => Ok(()),
+            false => self.exchange.send_rest(cx).map_err(BoxError::from),
+        }
     }
 
     /// Gives back what it can of the read buffer while nobody takes the body. Returns the bytes that stay allocated.

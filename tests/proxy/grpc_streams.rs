@@ -176,6 +176,43 @@ fn relays_the_four_kinds_of_calls() {
 }
 
 #[test]
+fn client_may_send_before_it_reads() {
+    /// More than the windows and buffers between client and backend hold in either direction.
+    const LARGE: usize = 4 << 20;
+    /// Window of a client for the first stream (RFC 9113, 6.9.2).
+    const WINDOW: usize = 65_535;
+    let origin = Origin::start(|request, mut respond| {
+        Box::pin(async move {
+            let mut stream = respond.send_response(head(), false).expect("open");
+            let sent = peer::write(&mut stream, Bytes::from(vec![1_u8; LARGE]), false);
+            let (received, sent) = tokio::join!(peer::read(request.into_body()), sent);
+            sent.expect("taken");
+            assert_eq!(received.bytes.len(), LARGE);
+            finish(&mut stream);
+        })
+    });
+    let server = serve(&origin);
+    block_on(async {
+        let (sender, _ended) = peer::connect(server.at(80)).await;
+        let (response, mut stream) = call(&sender, request("Call", &[])).await;
+        let mut body = response.await.expect("a response").into_body();
+        // Nothing more of the response can be sent to the client.
+        let mut unread = 0;
+        while unread < WINDOW {
+            unread += body.data().await.expect("data").expect("no error").len();
+        }
+        peer::write(&mut stream, Bytes::from(vec![2_u8; LARGE]), true)
+            .await
+            .expect("taken");
+        let released = body.flow_control().release_capacity(unread);
+        released.expect("an open stream");
+        let received = peer::read(body).await;
+        assert_eq!(unread + received.bytes.len(), LARGE);
+        assert_eq!(received.trailers.expect("trailers")["grpc-status"], "0");
+    });
+}
+
+#[test]
 fn relays_trailers_of_the_request() {
     let origin = Origin::start(|request, mut respond| {
         Box::pin(async move {

@@ -55,6 +55,14 @@ pub(in crate::proxy) trait Frames {
     fn compact(&mut self) -> usize {
         0
     }
+
+    /// Sends as much of the rest of the request as possible while nobody takes the body.
+    ///
+    /// # Errors
+    /// The body of the request has failed. No other frame may be asked for.
+    fn send_rest(&mut self, _: &mut Context<'_>) -> Result<(), BoxError> {
+        Ok(())
+    }
 }
 
 /// A compressed body.
@@ -115,6 +123,14 @@ impl<S: Frames> CompressedBody<S> {
     /// Gives memory back while nobody takes the body. Returns the bytes that stay allocated, apart from those of the encoder.
     pub(in crate::proxy) fn compact(&mut self) -> usize {
         leave_read_buffer(&mut self.input) + self.source.compact()
+    }
+
+    /// Sends as much of the rest of the request as possible while nobody takes the body.
+    ///
+    /// # Errors
+    /// The body of the request has failed.
+    pub(in crate::proxy) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+        self.source.send_rest(cx)
     }
 
     /// Returns the next frame.

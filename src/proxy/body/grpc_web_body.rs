@@ -44,6 +44,14 @@ impl<S: Frames> WebBody<S> {
         self.source.compact()
     }
 
+    /// Sends as much of the rest of the request as possible while nobody takes the body.
+    ///
+    /// # Errors
+    /// The body of the request has failed.
+    pub(in crate::proxy) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+        self.source.send_rest(cx)
+    }
+
     /// Returns the next part.
     pub(in crate::proxy) fn poll_frame(
         &mut self,

@@ -49,6 +49,14 @@ impl ProcessedBody {
         self.body.compact() + self.process.waiting()
     }
 
+    /// Sends as much of the rest of the request as possible while nobody takes the body.
+    ///
+    /// # Errors
+    /// The body of the request has failed.
+    pub(in crate::proxy) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+        self.body.send_rest(cx)
+    }
+
     /// Returns the next frame.
     pub(in crate::proxy) fn poll_frame(
         &mut self,

@@ -23,6 +23,9 @@ use crate::proxy::response::record::Record;
 use crate::proxy::unwritten::Unwritten;
 use crate::upstream::{self, BoxError};
 
+/// Error of a response that breaks off.
+const BROKEN_OFF: &str = "aborted: the backend failed during the response";
+
 /// Source of a response body.
 pub(crate) enum BodySource {
     /// No body.
@@ -112,6 +115,18 @@ impl ResponseBody {
         self.source.compact()
     }
 
+    /// Sends as much of the rest of the request as possible while the client takes nothing: neither direction of a stream
+    /// waits for the other one.
+    pub(crate) fn send_rest(&mut self, cx: &mut Context<'_>) {
+        if self.failure.is_none()
+            && let Some(record) = &mut self.record
+            && let Err(failure) = self.source.send_rest(cx)
+        {
+            record.fail(BROKEN_OFF);
+            self.failure = Some(failure);
+        }
+    }
+
     /// Records that the response is given up, since it takes memory that others need.
     pub(crate) fn give_up(&mut self) {
         if let Some(record) = &mut self.record {
@@ -194,6 +209,16 @@ impl Frames for BodySource {
             Self::Backend(body) => body.compact(),
         }
     }
+
+    fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+        match self {
+            Self::Empty | Self::Tunnel(_) | Self::Memory(_) | Self::Page(_) => Ok(()),
+            Self::GrpcWeb(body) => body.send_rest(cx),
+            Self::Compressed(body) => body.send_rest(cx),
+            Self::Processed(body) => body.send_rest(cx),
+            Self::Backend(body) => body.send_rest(cx),
+        }
+    }
 }
 
 impl Body for ResponseBody {
@@ -235,9 +260,7 @@ impl Body for ResponseBody {
                     record.complete();
                 }
             }
-            Poll::Ready(Some(Err(_))) => {
-                record.fail("aborted: the backend failed during the response")
-            }
+            Poll::Ready(Some(Err(_))) => record.fail(BROKEN_OFF),
             Poll::Ready(None) => record.complete(),
         }
         if let Poll::Ready(Some(Err(failure))) = polled {

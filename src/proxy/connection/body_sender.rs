@@ -114,6 +114,7 @@ impl BodySender {
         loop {
             while !self.data.is_empty() {
                 let Poll::Ready(sent) = self.poll_send(cx, queue) else {
+                    body.send_rest(cx);
                     count_unsent((&mut self.unsent, &mut self.data), body, bodies, cx);
                     return Poll::Pending;
                 };
@@ -127,6 +128,7 @@ impl BodySender {
                 return self.poll_trailers(cx, bodies);
             }
             let Poll::Ready(room) = self.poll_room(cx, queue) else {
+                body.send_rest(cx);
                 count_unsent((&mut self.unsent, &mut self.data), body, bodies, cx);
                 return Poll::Pending;
             };

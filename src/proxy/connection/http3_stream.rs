@@ -399,6 +399,7 @@ impl BodySender {
                 if stream.connection.grow_send_window() {
                     continue;
                 }
+                body.send_rest(cx);
                 let unsent = (&mut self.unsent, &mut self.data);
                 count_unsent(unsent, body, &stream.connection.bodies, cx);
                 return Poll::Pending;
