@@ -237,6 +237,20 @@ fn only_a_get_opens_a_websocket() {
     });
 }
 
+#[test]
+fn request_with_a_length_of_0_opens_a_websocket() {
+    block_on(async {
+        let origin = origin(true);
+        let scene = scene(origin.address);
+        let mut client = connect_plain(scene.at(80)).await;
+        let request = REQUEST.replace("Connection:", "Content-Length: 0\r\nConnection:");
+        write_text(&mut client, request).await;
+        read_until(&mut client, "welcome").await;
+        write_text(&mut client, "one").await;
+        assert_eq!(read_until(&mut client, "one").await, "one");
+    });
+}
+
 /// Most servers with both versions have WebSocket in HTTP/1.1 alone.
 #[test]
 fn tunnels_at_a_backend_that_prefers_http2_use_http1() {

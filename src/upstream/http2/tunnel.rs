@@ -21,12 +21,14 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Turns a request for an upgrade into an extended CONNECT.
+    /// Turns a request for an upgrade into an extended CONNECT, which has no content (RFC 9110, 9.3.6): bytes of the tunnel would
+    /// be more of it than a length of 0 permits.
     pub(super) fn begin(head: &mut Request<()>) {
         *head.method_mut() = Method::CONNECT;
         head.extensions_mut()
             .insert(Protocol::from_static("websocket"));
         head.headers_mut().remove(SEC_WEBSOCKET_KEY);
+        head.headers_mut().remove(CONTENT_LENGTH);
     }
 
     /// Adds to the headers of a 2xx what those of a 101 have. It has no content (RFC 9110, 9.3.6).
