@@ -176,6 +176,35 @@ fn keeps_content_length_of_304_and_upgrade_of_426() {
 }
 
 #[test]
+fn late_content_of_a_204_is_no_response_to_the_next_request() {
+    for announced in ["Content-Length: 44", "Transfer-Encoding: chunked"] {
+        block_on(async {
+            let origin = Endpoint::start(move |mut socket, index| async move {
+                head(&mut socket).await;
+                if index > 1 {
+                    return write_text(&mut socket, OK).await;
+                }
+                let response = format!("HTTP/1.1 204 No Content\r\n{announced}\r\n\r\n");
+                write_text(&mut socket, &response).await;
+                if head(&mut socket).await.is_some() {
+                    let forged = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged";
+                    write_text(&mut socket, forged).await;
+                }
+            })
+            .await;
+            let (worker, backend) = (Worker::new(), http1(&[origin.address]));
+            for (status, body) in [(204_u16, ""), (200, "hello")] {
+                let outcome = worker.send(&backend, &TestRequest::get()).await;
+                let outcome = outcome.expect("a response");
+                assert_eq!(outcome.status, status, "{announced}");
+                assert_eq!(outcome.body, body, "{announced}");
+            }
+            assert_eq!(origin.connections(), 2, "{announced}");
+        });
+    }
+}
+
+#[test]
 fn rejects_heads_beyond_the_limits() {
     block_on(async {
         for (response, is_fit) in [

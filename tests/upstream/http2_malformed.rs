@@ -20,6 +20,15 @@ fn rejects_a_content_length_that_is_not_a_number() {
     }
 }
 
+#[test]
+fn drops_the_content_length_of_a_204() {
+    // Entry 9 of the static table is `:status: 204`.
+    let outcome = response_to(Method::GET, 5, b"\x89\x0f\x0d\x015", &[]);
+    let outcome = outcome.expect("a response");
+    assert_eq!(outcome.status, 204);
+    assert!(!outcome.headers.contains_key("content-length"));
+}
+
 /// Type, flags and payload of a frame.
 type Frame = (u8, u8, &'static [u8]);
 

@@ -300,7 +300,7 @@ impl Fields<'_> {
             }
             headers.append(name, header_value(value)?);
         }
-        if status.is_informational() {
+        if status.is_informational() || status == StatusCode::NO_CONTENT {
             // RFC 9110, 8.6: there is no body that the length could describe.
             headers.remove(CONTENT_LENGTH);
         }
@@ -308,11 +308,10 @@ impl Fields<'_> {
             headers.remove(name);
         }
         if chunked {
-            // RFC 9112, 6.3: Transfer-Encoding overrides Content-Length, and the connection must
-            // close.
-            close |= length.is_some();
+            // RFC 9112, 6.3: Transfer-Encoding overrides Content-Length.
             headers.remove(CONTENT_LENGTH);
         }
+        close |= is_framing_doubtful(status, chunked, length);
         let framing = framing(status, method, chunked, length);
         let keep_alive =
             !close && !matches!(framing, ResponseFraming::Close | ResponseFraming::Upgrade);
@@ -334,6 +333,13 @@ fn may_be_of_connection(name: &HeaderName) -> bool {
 fn header_value(value: Bytes) -> Result<HeaderValue, ExchangeError> {
     HeaderValue::from_maybe_shared(value)
         .map_err(|_| ExchangeError::Protocol("malformed header value in a response"))
+}
+
+/// Reports whether the backend may end a response elsewhere than the proxy, so that the connection must close: two headers
+/// say its length (RFC 9112, 6.3), or a 204 announces content, which would be read as the next response.
+fn is_framing_doubtful(status: StatusCode, chunked: bool, length: Option<u64>) -> bool {
+    let has_content = chunked || length.is_some_and(|length| length > 0);
+    (chunked && length.is_some()) || (has_content && status == StatusCode::NO_CONTENT)
 }
 
 /// Determines the framing of a response body (RFC 9112, 6.3).
@@ -490,6 +496,21 @@ mod tests {
         assert_eq!(answer.framing, ResponseFraming::Chunked);
         assert!(!answer.headers.contains_key(CONTENT_LENGTH));
         assert!(!answer.keep_alive);
+    }
+
+    #[test]
+    fn connection_of_a_204_that_announces_content_closes() {
+        for (fields, keep_alive) in [
+            ("", true),
+            ("Content-Length: 0\r\n", true),
+            ("Content-Length: 5\r\n", false),
+            ("Transfer-Encoding: chunked\r\n", false),
+        ] {
+            let answer = head(&format!("HTTP/1.1 204 No\r\n{fields}\r\n"));
+            assert_eq!(answer.framing, ResponseFraming::Length(0), "{fields}");
+            assert_eq!(answer.keep_alive, keep_alive, "{fields}");
+            assert!(answer.headers.is_empty(), "{fields}");
+        }
     }
 
     #[test]

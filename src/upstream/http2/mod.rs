@@ -184,6 +184,10 @@ impl<B: Replay> Exchange<B> {
                 headers,
             });
         }
+        if parts.status == StatusCode::NO_CONTENT {
+            // RFC 9110, 8.6: there is no body that the length could describe.
+            headers.remove(CONTENT_LENGTH);
+        }
         let length = single_length(&mut headers)?;
         self.ended = incoming.is_end_stream();
         let is_described = self.method == Method::HEAD || parts.status == StatusCode::NOT_MODIFIED;
