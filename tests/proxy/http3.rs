@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Frame as BodyFrame;
 use http_body_util::BodyExt;
@@ -193,6 +194,43 @@ async fn bodies_and_trailers_pass_in_both_directions() {
     assert!(answer.body == body);
     let trailers = answer.trailers.expect("trailers");
     assert_eq!(trailers["x-last"], "1");
+}
+
+#[tokio::test]
+async fn client_may_send_before_it_reads() {
+    /// More than all buffers on the way of either body hold.
+    const LARGE: usize = 8 * MIB;
+    const PART: usize = MIB / 16;
+    let origin = Origin::new(|request| async move {
+        let (sender, response) = stream();
+        tokio::spawn(async move {
+            let part = Bytes::from(vec![1_u8; PART]);
+            let sent = async {
+                for _ in 0..LARGE / PART {
+                    // The proxy may have gone.
+                    let _ = sender.send(BodyFrame::data(part.clone())).await;
+                }
+            };
+            let (received, ()) = tokio::join!(request.into_body().collect(), sent);
+            let received = received.expect("a body").to_bytes().len();
+            let last = Bytes::from(received.to_string());
+            let _ = sender.send(BodyFrame::data(last)).await;
+        });
+        Response::new(response)
+    })
+    .await;
+    let scene = Scene::start(&before(&origin));
+    let client = Http3::connect(quic_at(&scene, 443), "a.com").await;
+    let mut exchange = client.begin("POST", "a.com", "/", &[]).await;
+    let part = data(&vec![2; PART]);
+    for _ in 0..LARGE / PART {
+        exchange.write(&part).await;
+    }
+    exchange.send.finish().expect("open");
+    let answer = exchange.answer().await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.ends_with(LARGE.to_string().as_bytes()));
+    assert!(answer.body.len() > LARGE);
 }
 
 /// The end of a stream may come in a later packet than its last frame.
