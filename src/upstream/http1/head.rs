@@ -528,6 +528,16 @@ mod tests {
     }
 
     #[test]
+    fn drops_content_length_of_204_and_keeps_that_of_304() {
+        for (status, expected) in [("204 No Content", None), ("304 Not Modified", Some("5"))] {
+            let answer = head(&format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n"));
+            let length = answer.headers.get(CONTENT_LENGTH);
+            let length = length.and_then(|it| it.to_str().ok());
+            assert_eq!(length, expected, "{status}");
+        }
+    }
+
+    #[test]
     fn waits_for_the_rest_of_a_partial_head() {
         assert!(
             read("HTTP/1.1 200 OK\r\nContent-Le", &Method::GET)

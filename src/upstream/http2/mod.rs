@@ -148,10 +148,12 @@ impl<B: Replay> Exchange<B> {
         let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
         // Informational heads first: h2 requires this order of its caller.
         while let Some(head) = ready!(response.poll_informational(cx)) {
-            let head = head.map_err(|error| exchange_error(&error, &self.slot))?;
+            let mut head = head.map_err(|error| exchange_error(&error, &self.slot))?;
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Poll::Ready(Err(ExchangeError::Protocol("101 over HTTP/2")));
             }
+            // RFC 9110, 8.6: there is no content that the length could describe.
+            head.headers_mut().remove(CONTENT_LENGTH);
             self.informational
                 .forward(head.status(), head.headers(), informational)?;
         }
@@ -185,7 +187,7 @@ impl<B: Replay> Exchange<B> {
             });
         }
         if parts.status == StatusCode::NO_CONTENT {
-            // RFC 9110, 8.6: there is no body that the length could describe.
+            // RFC 9110, 8.6: the same goes for a response without content.
             headers.remove(CONTENT_LENGTH);
         }
         let length = single_length(&mut headers)?;
