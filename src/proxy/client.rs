@@ -9,6 +9,7 @@ pub(super) mod forwarding_rules;
 pub(super) mod host;
 pub(super) mod injection;
 mod lifetime;
+pub(super) mod spelling;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
+use crate::access_policy::gateway;
 use crate::client::{Answer, Client};
 use crate::client_policy::clients;
+use crate::harness;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, to};
 
@@ -70,6 +72,36 @@ async fn underscores_are_dropped_or_rejected() {
         let headers = headers(&answer);
         assert_eq!(headers["x_user"], "1");
         assert_eq!(headers["x_forwarded_for"], Value::Null);
+    }
+}
+
+/// Servers merge trailers into the head.
+#[tokio::test]
+async fn underscores_of_trailers_are_dropped_or_rejected() {
+    let request = "POST / HTTP/1.1\r\nHost: a.com\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n\
+        1\r\na\r\n0\r\nX_A: 1\r\nX-B: 2\r\n\r\n";
+    for (mode, status, expected) in [
+        ("Allow", 200, ["1", "2"]),
+        ("Drop", 200, ["", "2"]),
+        ("Reject", 400, ["", ""]),
+    ] {
+        let origin = harness::origin::Origin::hello();
+        let policy = json!({"headers": {"underscores": mode}});
+        let objects = Objects::http()
+            .service("origin", &[origin.address])
+            .route("route", &[to("origin")])
+            .with(clients("clients", &gateway(), &policy));
+        let scene = Scene::start(&objects);
+        let response = harness::client::Client::connect(scene.at(80)).round_trip(request);
+        assert_eq!(response.status, status, "{mode}");
+        if status == 200 {
+            origin.until("the body", |origin| origin.last().body.complete);
+        }
+        for (name, expected) in ["x_a", "x-b"].into_iter().zip(expected) {
+            let requests = origin.requests();
+            let found = requests.iter().flat_map(|it| it.body.trailers.all(name));
+            assert_eq!(found.collect::<String>(), expected, "{mode}: {name}");
+        }
     }
 }
 

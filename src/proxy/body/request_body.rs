@@ -18,9 +18,11 @@ use super::incoming::{DerivedBody, Incoming};
 use super::trailers;
 use crate::byte_chain::ByteChain;
 use crate::header_memory;
+use crate::ir::client::Underscores;
 use crate::ir::grpc::WebFormat;
 use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::activity::Activity;
+use crate::proxy::client::spelling;
 use crate::proxy::error::Error;
 use crate::proxy::grpc_web;
 use crate::proxy::worker_state::budget::{Held, Share};
@@ -49,6 +51,8 @@ pub(crate) struct ClientBody {
     room: u64,
     /// Headers that a client must not say in trailers.
     protected: ThinVec<Arc<ProtectedHeaders>>,
+    /// What happens to trailers with an underscore in their names.
+    underscores: Underscores,
     kept: ReplayBuffer,
     copies: Copies,
 }
@@ -88,6 +92,15 @@ impl RequestBody {
             }
             body.protected.push(headers.clone());
         }
+    }
+
+    /// Applies what a policy says of headers with an underscore in their names to the trailers. The body fails at those that are
+    /// rejected.
+    pub(in crate::proxy) fn spelled(mut self, underscores: Underscores) -> Self {
+        if let Self::Client(body) = &mut self {
+            body.underscores = underscores;
+        }
+        self
     }
 
     /// Limits the number of bytes, if `max` says it. The body fails before the first frame with more.
@@ -227,6 +240,7 @@ impl ClientBody {
             is_ended: false,
             room: u64::MAX,
             protected: ThinVec::new(),
+            underscores: Underscores::Allow,
             kept: ReplayBuffer::new(share),
             copies: Copies::default(),
         }
@@ -263,6 +277,10 @@ impl ClientBody {
         };
         self.room = room;
         if let Some(trailers) = frame.trailers_mut() {
+            if spelling::apply(self.underscores, trailers).is_err() {
+                self.tell(Activity::on_body_end);
+                return self.fail("a trailer has an underscore in its name".into());
+            }
             trailers::remove_head_only(trailers);
             trailers::remove_claims(trailers);
             for headers in &self.protected {

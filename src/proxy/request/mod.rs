@@ -27,7 +27,6 @@ pub(super) mod request;
 mod retries;
 mod session;
 mod sign_in;
-mod spelling;
 pub(super) mod subrequest;
 mod view;
 mod wanted_page;

@@ -97,6 +97,7 @@ pub(crate) fn open(
     let closes = client.is_terminating() && !is_multiplexed(parts.version);
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity, &client.kept_bytes);
+    let body = body.spelled(client.underscores);
     Admitted {
         outcome: Exchange::open(client, interim, parts, body, record),
         activity,

@@ -7,9 +7,9 @@ use crate::ir::client::Underscores;
 use crate::ir::protected_headers::remove;
 use crate::proxy::error::Error;
 
-/// Applies what a policy says of headers with an underscore in their names.
+/// Applies what a policy says of headers with an underscore in their names to a head or to trailers.
 #[cold]
-pub(super) fn apply(underscores: Underscores, headers: &mut HeaderMap) -> Result<(), Error> {
+pub(in crate::proxy) fn apply(underscores: Underscores, headers: &mut HeaderMap) -> Result<(), Error> {
     let has_underscore = |name: &HeaderName| name.as_str().contains('_');
     match underscores {
         Underscores::Allow => {}
