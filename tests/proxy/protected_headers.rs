@@ -234,6 +234,30 @@ async fn headers_with_a_host_decide_in_one_spelling() {
     }
 }
 
+/// A request of HTTP/1.0 may have no `Host`, but its backend gets one.
+#[tokio::test]
+async fn host_that_the_proxy_adds_decides() {
+    let origin = Origin::hello();
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[to("origin")]);
+    let status = |scene: &Scene| {
+        let mut client = Client::connect(scene.at(80));
+        client.round_trip("GET / HTTP/1.0\r\n\r\n").status
+    };
+    assert_eq!(status(&Scene::start(&objects)), 200);
+    let got = origin.last();
+    let added: SocketAddr = got.fields.get("host").expect("a host").parse().expect("valid");
+    let value = added.ip().to_string();
+    let added = json!({"headers": [{"name": "Host", "value": value}]});
+    let rules = json!([{"name": "added", "action": "Deny", "match": added}]);
+    let policy = json!({"authorization": {"default": "Allow", "rules": rules}});
+    let scene = Scene::start(&objects.with(access("a", &gateway(), &policy)));
+    assert_eq!(status(&scene), 403);
+    let request = "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n";
+    let other = Client::connect(scene.at(80)).round_trip(request);
+    assert_eq!(other.status, 200);
+}
+
 /// No other spelling of a header takes a request past the policy on the rule that the header selects.
 #[tokio::test]
 async fn headers_that_select_rules_with_policies_have_one_spelling() {

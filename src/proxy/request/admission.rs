@@ -147,10 +147,6 @@ pub(super) fn admit(
             ..refused(error)
         }
     })?;
-    if !parts.headers.contains_key(HOST) {
-        // RFC 9110, 7.1: without an authority, the local address is used.
-        parts.headers.insert(HOST, client.local_authority());
-    }
     Ok(Matched {
         normalized,
         websocket,
@@ -229,6 +225,10 @@ fn normalize(
     }
     let max_headers = client.limits.max_headers;
     let mut normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
+    if normalized.host_header.is_none() {
+        // RFC 9110, 7.1: without an authority, the local address is used. Conditions see what the backend gets.
+        parts.headers.insert(HOST, client.local_authority());
+    }
     if is_websocket {
         normalized.upgrade = Some(Handshake::upgrade());
     }
