@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::list::{DIGESTS, add_vary, elements, parameters};
+use super::list::{add_vary, elements, has_digest, parameters};
 use crate::ir::compression::{Compression, Encoding};
 
 /// What a compressed response depends on. Caches have to know it, for responses that are sent as they are, too.
@@ -80,7 +80,8 @@ pub fn declared_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Prepares the head of a response. Returns the encoding that its body gets.
+/// Prepares the head of a response. Returns the encoding that its body gets. A part of a response stays as it is, with the `Vary`
+/// of the whole (RFC 9110, 15.3.7).
 pub fn prepare(
     compression: &Compression,
     accepted: Accepted,
@@ -92,9 +93,13 @@ pub fn prepare(
     }
     add_vary(headers, &ACCEPT_ENCODING, VARIES_BY);
     match accepted {
-        Accepted::Encoding(encoding) => Some(encoding),
+        Accepted::Encoding(encoding) => Some(encoding).filter(|_| !is_part(facts.status)),
         Accepted::Identity | Accepted::NoTransform => None,
     }
+}
+
+fn is_part(status: StatusCode) -> bool {
+    status == StatusCode::PARTIAL_CONTENT
 }
 
 /// Changes the head of a response whose body is compressed.
@@ -146,18 +151,15 @@ fn is_eligible(compression: &Compression, facts: ResponseFacts, headers: &Header
     let has_body = !status.is_informational()
         && !matches!(
             status,
-            StatusCode::NO_CONTENT
-                | StatusCode::RESET_CONTENT
-                | StatusCode::PARTIAL_CONTENT
-                | StatusCode::NOT_MODIFIED
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
         );
     has_body
         && !compression.encodings.is_empty()
-        && size.is_none_or(|size| size >= compression.min_size)
+        && (is_part(status) || size.is_none_or(|size| size >= compression.min_size))
         && !headers.contains_key(CONTENT_ENCODING)
         && is_of_type(compression, headers)
         && !forbids_transformation(headers)
-        && !DIGESTS.iter().any(|name| headers.contains_key(name))
+        && !has_digest(headers)
 }
 
 /// Reports whether the media type of a response is one of the configured ones. Those of gRPC are messages, which its

@@ -1,7 +1,7 @@
 //! Headers that are lists (RFC 9110, 5.6.1), the weights of their elements (12.4.2), and headers that depend on the bytes
 //! of a response.
 
-use http::header::VARY;
+use http::header::{TRAILER, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Headers that are about the bytes of a response.
@@ -11,6 +11,14 @@ pub(super) const DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("digest"),
     HeaderName::from_static("repr-digest"),
 ];
+
+/// Reports whether a response has a header about its bytes, or announces one as a trailer (RFC 9530).
+pub(super) fn has_digest(headers: &HeaderMap) -> bool {
+    DIGESTS.iter().any(|name| {
+        let mut trailers = elements(headers, &TRAILER);
+        headers.contains_key(name) || trailers.any(|it| it.eq_ignore_ascii_case(name.as_str()))
+    })
+}
 
 /// Returns the elements of all lines of a header, without empty ones. For headers whose elements have no quoted commas.
 pub(super) fn elements<'a>(

@@ -246,7 +246,8 @@ async fn host_that_the_proxy_adds_decides() {
     };
     assert_eq!(status(&Scene::start(&objects)), 200);
     let got = origin.last();
-    let added: SocketAddr = got.fields.get("host").expect("a host").parse().expect("valid");
+    let added = got.fields.get("host").expect("a host");
+    let added: SocketAddr = added.parse().expect("an address");
     let value = added.ip().to_string();
     let added = json!({"headers": [{"name": "Host", "value": value}]});
     let rules = json!([{"name": "added", "action": "Deny", "match": added}]);

@@ -108,7 +108,6 @@ fn some_responses_are_never_compressed() {
     for (status, size, others) in [
         (204, None, vec![html]),
         (205, None, vec![html]),
-        (206, None, vec![html]),
         (304, None, vec![html]),
         (101, None, vec![html]),
         (200, Some(1023), vec![html]),
@@ -122,6 +121,7 @@ fn some_responses_are_never_compressed() {
             vec![html, ("cache-control", "public, No-Transform")],
         ),
         (200, None, vec![html, ("content-digest", "sha-256=:AA==:")]),
+        (200, None, vec![html, ("trailer", "x-end, Repr-Digest")]),
     ] {
         let headers = prepared(status, size, &others);
         assert!(!headers.contains_key(VARY), "{status} {others:?}");
@@ -146,6 +146,17 @@ fn eligible_response_varies_though_it_is_not_compressed() {
         assert_eq!(headers[VARY], "Accept-Encoding");
         prepare(&compression(), accepted, facts, &mut headers);
         assert_eq!(headers.get_all(VARY).iter().count(), 1);
+    }
+}
+
+#[test]
+fn part_has_the_vary_of_the_whole() {
+    for (content_type, expected) in [("text/html", true), ("image/png", false)] {
+        let others = [("content-type", content_type), ("etag", "\"a\"")];
+        let headers = prepared(206, Some(10), &others);
+        assert_eq!(headers.contains_key(VARY), expected, "{content_type}");
+        assert!(!headers.contains_key(CONTENT_ENCODING));
+        assert_eq!(headers[ETAG], "\"a\"");
     }
 }
 
