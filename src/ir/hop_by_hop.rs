@@ -1,7 +1,7 @@
 //! The hop-by-hop headers, which a proxy never forwards. This is the only list of them.
 
 use http::HeaderName;
-use http::header::{CONNECTION, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, EXPECT, TE, TRANSFER_ENCODING, UPGRADE};
 
 /// `Keep-Alive` (RFC 2068, 19.7.1.1; obsolete, still sent).
 pub const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -34,6 +34,12 @@ pub fn is_hop_by_hop(name: &HeaderName) -> bool {
             | "transfer-encoding"
             | "upgrade"
     )
+}
+
+/// Reports whether a header is removed from all requests before conditions see it. `TE: trailers` stays, and conditions on `Upgrade`
+/// see the protocol of an upgrade.
+pub fn is_never_seen(name: &HeaderName) -> bool {
+    *name == EXPECT || is_hop_by_hop(name) && ![TE, UPGRADE].contains(name)
 }
 
 #[cfg(test)]

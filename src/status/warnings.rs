@@ -12,6 +12,7 @@ use super::condition::{Condition, ConditionType};
 use super::report::{AncestorStatus, ParentStatus, RouteStatuses};
 use super::status_map::StatusMap;
 use crate::finding::{Finding, Kind};
+use crate::ir::hop_by_hop::is_never_seen;
 use crate::ir::limit::Scope;
 use crate::ir::policy::Enforced;
 use crate::ir::route::Action;
@@ -29,9 +30,10 @@ pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Finding> {
 
 /// Returns the findings about a listener of a port and its rules.
 pub fn of_listener(port: &Port, listener: &Listener) -> Vec<Finding> {
-    let rules = listener.routes.iter().flat_map(|it| &it.route.rules);
+    let rules = || listener.routes.iter().flat_map(|it| &it.route.rules);
     let mut found: Vec<_> = of_names(listener).into_iter().collect();
-    found.extend(rules.filter_map(|rule| unforwarded(rule)));
+    found.extend(rules().filter_map(|rule| unforwarded(rule)));
+    found.extend(rules().flat_map(|rule| unmet(rule)));
     found.extend(sign_in::of_listener(port, listener));
     found.extend(readings::of_listener(listener));
     found
@@ -105,6 +107,22 @@ fn shadowed_for(parent: &ParentStatus) -> Option<String> {
     let mut conditions = parent.conditions.iter();
     let shadowed = conditions.find(|it| it.kind == ConditionType::Shadowed)?;
     Some(format!("for {}: {}", parent.parent_ref, shadowed.message))
+}
+
+/// Returns the findings about matches of a rule that no request meets.
+fn unmet(rule: &Rule) -> impl Iterator<Item = Finding> {
+    let matches = rule.matches.iter().enumerate();
+    matches.filter_map(move |(index, it)| {
+        let mut headers = it.others.headers.iter();
+        let header = headers.find(|header| is_never_seen(&header.name))?;
+        let cause = format!(
+            "spec.rules[{}].matches[{index}] has a condition on {}, which is removed from all requests",
+            rule.id.index, header.name
+        );
+        let finding = Finding::of_object(Kind::Shadowed, &rule.id.route, cause);
+        let finding = finding.with_effect("it gets no request");
+        Some(finding.with_remedy("remove it, or use Upgrade for the protocol of an upgrade"))
+    })
 }
 
 /// Returns why no request of a rule is forwarded although the rule is valid and does not respond itself.

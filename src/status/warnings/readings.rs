@@ -1,8 +1,10 @@
-//! Findings about rules that are protected otherwise than another one for a path that their backend may read as one of the other.
-//! Pure.
+//! Findings about rules that are protected otherwise than another one for a path that their backend may read as one of the other,
+//! or for the same paths without the headers and query parameters that select the rule. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
+
+use http::header::UPGRADE;
 
 use crate::finding::{Finding, Kind};
 use crate::ir::canonical_path::CanonicalPath;
@@ -10,7 +12,7 @@ use crate::ir::cidr::CidrSet;
 use crate::ir::client::EscapedSlashes;
 use crate::ir::keyed::KeyedMap;
 use crate::ir::policy::{Enforced, Policies};
-use crate::ir::route::{Action, PathMatch};
+use crate::ir::route::{Action, Match, PathMatch};
 use crate::ir::{BackendId, Hostname, Hosts, Listener, Rule};
 
 /// Maximum number of rules with a pattern that are tried for a rule. Thousands would take seconds of the control thread.
@@ -24,14 +26,15 @@ struct Placed<'a> {
     policies: &'a Policies,
 }
 
-/// Returns the findings about a listener. One that refuses escaped slashes has none.
+/// Returns the findings about a listener. One that refuses escaped slashes has none about paths.
 pub(super) fn of_listener(listener: &Listener) -> Vec<Finding> {
     let mut found = Vec::new();
     let none = Policies::default();
     // Usually, all rules are protected alike.
-    if are_alike(placed(listener, &none)) || !keeps_escaped_slashes(listener) {
+    if are_alike(placed(listener, &none)) {
         return found;
     }
+    let keeps_slashes = keeps_escaped_slashes(listener);
     for (id, rules) in by_backend(listener, &none) {
         if are_alike(rules.iter().copied()) {
             continue;
@@ -39,9 +42,10 @@ pub(super) fn of_listener(listener: &Listener) -> Vec<Finding> {
         let index = Index::of(&rules);
         let is_protected = |it: &&Placed<'_>| is_protected_otherwise(it.policies, &none);
         for one in rules.iter().filter(is_protected) {
-            if let Some(other) = index.passing(one) {
-                found.push(finding(listener, one.rule, rules[other].rule, id));
-            }
+            let passing = keeps_slashes.then(|| index.passing(one)).flatten();
+            found.extend(passing.map(|it| finding(listener, one.rule, rules[it].rule, id)));
+            let unselected = index.unselected(one);
+            found.extend(unselected.map(|it| avoidable(one.rule, rules[it].rule, id)));
         }
     }
     found
@@ -194,11 +198,43 @@ impl<'a> Index<'a> {
         indexed.chain(with_pattern).min()
     }
 
+    /// Returns the first rule that gets the requests of `one` without what selects them, and that is protected otherwise.
+    fn unselected(&self, one: &Placed<'_>) -> Option<usize> {
+        let paths = selected(one.rule);
+        let rules = paths.filter_map(|path| {
+            let conditions = conditions(&path);
+            let mut hosts = one.hostnames.iter().map(Hosts::of);
+            hosts.find_map(|host| self.plain(one.policies, host, &conditions))
+        });
+        rules.min()
+    }
+
+    /// Returns the rule that gets all requests of a host that no rule selects by more than the path, if it is protected otherwise
+    /// than by these policies. Of conditions, the last one that a rule has counts.
+    fn plain(
+        &self,
+        policies: &Policies,
+        host: Hosts<'_>,
+        conditions: &[Condition<'_>],
+    ) -> Option<usize> {
+        for hosts in host.covering() {
+            let Some(paths) = self.paths.get(&hosts) else {
+                continue;
+            };
+            for entries in conditions.iter().rev().filter_map(|it| paths.get(it)) {
+                let mut plain = entries.iter().filter(|it| it.is_plain).peekable();
+                if let Some(first) = plain.peek().map(|it| it.number) {
+                    let is_other = plain.all(|it| is_protected_otherwise(policies, it.policies));
+                    return is_other.then_some(first);
+                }
+            }
+        }
+        None
+    }
+
     /// Returns the first rule for a host of `one` and a path that is protected otherwise.
     fn first(&self, one: &Placed<'_>, path: &str) -> Option<usize> {
-        let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
-        let prefixes = parents.chain([path]).map(Condition::Prefix);
-        let conditions: Vec<_> = prefixes.chain([Condition::Exact(path)]).collect();
+        let conditions = conditions(path);
         let hosts = one.hostnames.iter().map(Hosts::of);
         let rules = hosts.filter_map(|host| self.first_of_host(one.policies, host, &conditions));
         rules.min()
@@ -255,6 +291,27 @@ fn matches(rule: &Rule, path: CanonicalPath<'_>) -> bool {
     rule.matches.iter().any(|it| it.path.matches(path))
 }
 
+/// Returns the conditions that a path meets, the most specific one last.
+fn conditions(path: &str) -> Vec<Condition<'_>> {
+    let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+    let prefixes = parents.chain([path]).map(Condition::Prefix);
+    prefixes.chain([Condition::Exact(path)]).collect()
+}
+
+/// Returns paths that a rule gets by headers or query parameters. The protocol of an upgrade makes another request.
+fn selected(rule: &Rule) -> impl Iterator<Item = String> {
+    let selects = |it: &&Match| {
+        let mut headers = it.others.headers.iter();
+        headers.any(|header| header.name != UPGRADE) || !it.others.query.is_empty()
+    };
+    let matches = rule.matches.iter().filter(selects);
+    matches.filter_map(|it| match &it.path {
+        PathMatch::Prefix(prefix) => Some(format!("{prefix}/x")),
+        PathMatch::Exact(path) => Some(path.to_string()),
+        PathMatch::Regex(_) | PathMatch::Call(_) => None,
+    })
+}
+
 /// Returns paths that are distinct from those of a rule, until a backend decodes their slash.
 fn readings(rule: &Rule) -> impl Iterator<Item = String> {
     rule.matches.iter().filter_map(|it| {
@@ -281,6 +338,17 @@ fn finding(listener: &Listener, one: &Rule, other: &Rule, id: &BackendId) -> Fin
     Finding::of_object(Kind::Policy, &one.id.route, cause)
         .with_effect("if it takes %2F or %5C for a slash, requests pass the policies")
         .with_remedy(remedy)
+}
+
+fn avoidable(one: &Rule, other: &Rule, id: &BackendId) -> Finding {
+    let cause = format!(
+        "spec.rules[{}] selects by headers or query parameters and is not protected like spec.rules[{}] of {}, which gets the same \
+         paths without them, and both lead to {}:{}",
+        one.id.index, other.id.index, other.id.route, id.object, id.port,
+    );
+    Finding::of_object(Kind::Policy, &one.id.route, cause)
+        .with_effect("clients that leave them out pass its policies")
+        .with_remedy("protect both rules alike, or lead them to different backends")
 }
 
 #[cfg(test)]

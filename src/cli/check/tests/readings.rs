@@ -1,6 +1,6 @@
-//! Warnings about rules that are not protected alike.
+//! Warnings about rules that are not protected alike, and about matches that no request meets.
 
-use super::{GATEWAY, printed};
+use super::{GATEWAY, SHADOWED, printed};
 
 const PROTECTED: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
@@ -102,5 +102,55 @@ metadata: {{name: rest}}
     ] {
         let text = hosts(first, second);
         assert_eq!(text.contains(warning), expected, "{first} {second}: {text}");
+    }
+}
+
+/// A client that leaves out what selects a rule gets another one.
+#[test]
+fn warns_of_rules_that_clients_need_not_select() {
+    let printed_of = |condition: &str, policies: &str| {
+        let objects = policies.replacen("{path: {value: /admin}}", condition, 1);
+        printed(&format!("{GATEWAY}{objects}"))
+    };
+    let warning = "warning: HTTPRoute default/app: spec.rules[0] selects by headers or query parameters and is not protected like \
+                   spec.rules[1] of HTTPRoute default/app, which gets the same paths without them, and both lead to Service \
+                   default/app:80: clients that leave them out pass its policies; protect both rules alike";
+    let alike = PROTECTED.replace(", sectionName: admin", "");
+    for (condition, expected) in [
+        ("{headers: [{name: X-Env, value: beta}]}", true),
+        (
+            "{path: {value: /a}, headers: [{name: X-Env, value: beta}]}",
+            true,
+        ),
+        ("{queryParams: [{name: env, value: beta}]}", true),
+        ("{method: POST}", false),
+        ("{headers: [{name: Upgrade, value: websocket}]}", false),
+    ] {
+        let text = printed_of(condition, PROTECTED);
+        assert_eq!(text.contains(warning), expected, "{condition}: {text}");
+        let text = printed_of(condition, &alike);
+        assert!(!text.contains("is not protected like"), "{text}");
+    }
+}
+
+#[test]
+fn warns_of_conditions_on_headers_that_are_removed() {
+    for (name, expected) in [
+        ("Connection", true),
+        ("Transfer-Encoding", true),
+        ("Expect", true),
+        ("Upgrade", false),
+        ("TE", false),
+        ("X-Env", false),
+    ] {
+        let matches = format!("{{headers: [{{name: {name}, value: a}}]}}");
+        let route = SHADOWED.replacen("{path: {type: Exact, value: /login}}", &matches, 1);
+        let text = printed(&format!("{GATEWAY}{route}"));
+        let lower = name.to_lowercase();
+        let warning = format!(
+            "warning: HTTPRoute default/narrow: spec.rules[0].matches[0] has a condition on {lower}, which is removed from \
+             all requests: it gets no request; remove it, or use Upgrade for the protocol of an upgrade\n"
+        );
+        assert_eq!(text.contains(&warning), expected, "{text}");
     }
 }

@@ -1,10 +1,9 @@
 //! Conditions on requests in policies, which are those of HTTPRoutes.
 
 use http::HeaderName;
-use http::header::{EXPECT, TE, UPGRADE};
 
 use crate::api::http_route::HttpMatch;
-use crate::ir::hop_by_hop::is_hop_by_hop;
+use crate::ir::hop_by_hop::is_never_seen;
 use crate::ir::route::Match;
 use crate::translate::http_match;
 use crate::translate::patterns::RoutePatterns;
@@ -36,11 +35,8 @@ pub(super) fn read(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
     translated.or_else(|fault| invalid(fault.message))
 }
 
-/// Reports whether a header is removed from all requests before conditions see it.
 fn is_never_forwarded(name: &str) -> bool {
-    let is_seen = |name: &HeaderName| [TE, UPGRADE].contains(name);
-    HeaderName::from_bytes(name.as_bytes())
-        .is_ok_and(|name| name == EXPECT || is_hop_by_hop(&name) && !is_seen(&name))
+    HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| is_never_seen(&name))
 }
 
 #[cfg(test)]
