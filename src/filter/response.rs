@@ -15,12 +15,16 @@ use crate::ir::filter::HeaderChanges;
 /// Headers that caches in front obey in place of `Cache-Control` (RFC 9213; Edge Architecture Specification).
 const CACHE_CONTROLS_OF_CDNS: [&str; 2] = ["cdn-cache-control", "surrogate-control"];
 
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
 /// The steps for a response: those of the backendRef that served the request, then those of the rule, each in the
 /// order of its list. Without steps it allocates nothing.
 #[derive(Debug, Default)]
 pub struct ResponsePhase {
     rule: Vec<Step>,
     backend: Vec<Step>,
+    /// Cookies of a session or a sign-in, which are added behind all steps to a response that must not be stored.
+    private: Option<Vec<HeaderValue>>,
 }
 
 /// What one filter does to a response.
@@ -30,8 +34,6 @@ pub(super) enum Step {
     Headers(Arc<HeaderChanges>),
     /// CORS.
     Cors(Sharing),
-    /// Cookies for the client.
-    Cookies(Arc<[HeaderValue]>),
 }
 
 impl ResponsePhase {
@@ -47,9 +49,19 @@ impl ResponsePhase {
         self.push(level, Step::Headers(Arc::new(changes)));
     }
 
-    /// Adds cookies for the client.
+    /// Adds cookies of a session, which no policy and no filter changes.
     pub fn set_cookies(&mut self, cookies: Vec<HeaderValue>) {
-        self.push(Level::Rule, Step::Cookies(cookies.into()));
+        self.private.get_or_insert_default().extend(cookies);
+    }
+
+    /// Takes the cookies of a response that forbids to store it, as those of sign-ins do: no policy and no filter changes these.
+    pub fn take_cookies(&mut self, headers: &mut HeaderMap) {
+        if headers.get(CACHE_CONTROL).is_none_or(|it| *it != NO_STORE) {
+            return;
+        }
+        let cookies: Vec<_> = headers.get_all(SET_COOKIE).iter().cloned().collect();
+        headers.remove(SET_COOKIE);
+        self.set_cookies(cookies);
     }
 
     /// Removes the steps of the backendRef. The next attempt chooses a backendRef again.
@@ -65,10 +77,9 @@ impl ResponsePhase {
                 // response then keeps the changes before that.
                 Step::Headers(changes) => drop(header::apply(changes, headers)),
                 Step::Cors(sharing) => sharing.apply(headers),
-                Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
-        self.keep_cookies_out_of_caches(headers);
+        self.add_private(headers);
     }
 
     /// Adds the CORS filters of a rule if none has run: without them a page cannot read even the status of a refusal.
@@ -90,31 +101,26 @@ impl ResponsePhase {
             match step {
                 Step::Headers(_) => {}
                 Step::Cors(sharing) => sharing.apply(headers),
-                Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
-        self.keep_cookies_out_of_caches(headers);
+        self.add_private(headers);
     }
 
-    /// Forbids to store a response with cookies of a session, whatever backends and filters say: a shared cache would give
-    /// these to other clients, since `Set-Cookie` does not prevent that (RFC 9111, 7.3).
-    fn keep_cookies_out_of_caches(&self, headers: &mut HeaderMap) {
-        let mut steps = self.backend.iter().chain(&self.rule);
-        if !steps.any(|step| matches!(step, Step::Cookies(_))) {
+    /// Adds cookies of a session, and forbids to store the response, whatever backends, policies and filters say: a shared cache
+    /// would give these to other clients, since `Set-Cookie` does not prevent that (RFC 9111, 7.3).
+    fn add_private(&self, headers: &mut HeaderMap) {
+        let Some(cookies) = &self.private else {
             return;
+        };
+        for cookie in cookies {
+            // As for other headers: no response comes close to the limit.
+            let _ = headers.try_append(SET_COOKIE, cookie.clone());
         }
         for name in CACHE_CONTROLS_OF_CDNS {
             headers.remove(name);
         }
         // As for the cookies themselves.
-        let _ = headers.try_insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    }
-}
-
-fn set_cookies(cookies: &[HeaderValue], headers: &mut HeaderMap) {
-    for cookie in cookies {
-        // As for other headers: no response comes close to the limit.
-        let _ = headers.try_append(SET_COOKIE, cookie.clone());
+        let _ = headers.try_insert(CACHE_CONTROL, NO_STORE);
     }
 }
 
@@ -177,6 +183,30 @@ mod tests {
             let mut headers = HeaderMap::new();
             phase.apply_to_error(&mut headers);
             assert_eq!(headers.contains_key(CACHE_CONTROL), has_cookies);
+        }
+    }
+
+    #[test]
+    fn filters_leave_cookies_of_sessions_alone() {
+        let remove = HeaderChanges {
+            remove: vec![SET_COOKIE],
+            ..HeaderChanges::default()
+        };
+        let kept = ["a=1", "b=2"];
+        for (cache_control, expected) in [("no-store", &kept[..]), ("private", &kept[1..])] {
+            let cookie = HeaderValue::from_static("a=1");
+            let cache_control = HeaderValue::from_static(cache_control);
+            let mut headers =
+                HeaderMap::from_iter([(SET_COOKIE, cookie), (CACHE_CONTROL, cache_control)]);
+            let mut phase = ResponsePhase::default();
+            phase.take_cookies(&mut headers);
+            phase.set_cookies(vec![HeaderValue::from_static("b=2")]);
+            phase.change_headers(Level::Rule, remove.clone());
+            headers.append(SET_COOKIE, HeaderValue::from_static("backend=1"));
+            phase.apply(&mut headers);
+            let cookies: Vec<_> = headers.get_all(SET_COOKIE).iter().collect();
+            assert_eq!(cookies, expected);
+            assert_eq!(headers[CACHE_CONTROL], "no-store");
         }
     }
 }

@@ -4,10 +4,12 @@
 use http::{Method, Response};
 use serde_json::json;
 
+use crate::access_policy::gateway;
 use crate::browser::{Browser, Cookie};
 use crate::client::Answer;
 use crate::origin::{Origin, empty};
 use crate::provider::{Provider, form, parse};
+use crate::route_policy::policy;
 
 /// Reports whether a response begins a session.
 pub(crate) fn begins_session(answer: &Answer) -> bool {
@@ -318,6 +320,33 @@ async fn responses_with_cookies_of_sessions_are_in_no_cache() {
         assert_eq!((answer.status, sets), (200, sets_cookies));
         assert_eq!(answer.header("cache-control"), expected);
     }
+}
+
+/// What policies say of headers is for the responses of backends and pages, of which browsers may share some.
+#[tokio::test]
+async fn policies_leave_cookies_of_sessions_alone() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let public = json!([{"name": "Cache-Control", "value": "public, max-age=600"}]);
+    let changes = json!({"responseHeaders": {"set": public, "remove": ["Set-Cookie"]}});
+    let objects = provider.objects(&origin, &json!({}));
+    let objects = objects.with(policy("changes", &gateway(), &changes));
+    let scene = provider.serve(&objects).await;
+    provider.state().tokens = json!({"expires_in": 0});
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let answer = browser.get("/").await;
+    assert_eq!(answer.header("cache-control"), "no-store", "the beginning");
+    let location = answer.header("location").to_owned();
+    let answer = browser.get(&provider.authorize(&location)).await;
+    assert!(begins_session(&answer), "{answer:?}");
+    assert_eq!(answer.header("cache-control"), "no-store", "the end");
+    // The session is refreshed.
+    provider.state().tokens = json!({});
+    let answer = browser.get("/").await;
+    assert_eq!((answer.status, begins_session(&answer)), (200, true));
+    assert_eq!(answer.header("cache-control"), "no-store", "the session");
+    let answer = browser.get("/").await;
+    assert_eq!((answer.status, begins_session(&answer)), (200, false));
+    assert_eq!(answer.header("cache-control"), "public, max-age=600");
 }
 
 #[tokio::test]

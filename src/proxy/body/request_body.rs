@@ -96,11 +96,10 @@ impl RequestBody {
 
     /// Applies what a policy says of headers with an underscore in their names to the trailers. The body fails at those that are
     /// rejected.
-    pub(in crate::proxy) fn spelled(mut self, underscores: Underscores) -> Self {
-        if let Self::Client(body) = &mut self {
+    pub(in crate::proxy) fn spell(&mut self, underscores: Underscores) {
+        if let Self::Client(body) = self {
             body.underscores = underscores;
         }
-        self
     }
 
     /// Limits the number of bytes, if `max` says it. The body fails before the first frame with more.

@@ -9,7 +9,10 @@ use crate::proxy::error::Error;
 
 /// Applies what a policy says of headers with an underscore in their names to a head or to trailers.
 #[cold]
-pub(in crate::proxy) fn apply(underscores: Underscores, headers: &mut HeaderMap) -> Result<(), Error> {
+pub(in crate::proxy) fn apply(
+    underscores: Underscores,
+    headers: &mut HeaderMap,
+) -> Result<(), Error> {
     let has_underscore = |name: &HeaderName| name.as_str().contains('_');
     match underscores {
         Underscores::Allow => {}

@@ -84,6 +84,7 @@ pub(super) fn admit(
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
     let mut normalized = normalize(client, parts, websocket.is_some())?;
+    body.spell(client.underscores);
     let table = client.worker.table.load();
     let place = FoundListener::find(client, &table, &normalized.host);
     let clients = place.clients();

@@ -97,7 +97,6 @@ pub(crate) fn open(
     let closes = client.is_terminating() && !is_multiplexed(parts.version);
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity, &client.kept_bytes);
-    let body = body.spelled(client.underscores);
     Admitted {
         outcome: Exchange::open(client, interim, parts, body, record),
         activity,
@@ -146,8 +145,12 @@ async fn verify(
     };
     let answer = match outcome {
         Ok(None) => return serve(exchange, activity).await,
-        Ok(Some(response)) => Answer::Local(response),
+        Ok(Some(mut response)) => {
+            exchange.response_phase.take_cookies(response.headers_mut());
+            Answer::Local(response)
+        }
         Err(mut refusal) => {
+            exchange.response_phase.take_cookies(&mut refusal.headers);
             refusal.error = refusal.error.or_too_large(activity.is_body_too_large());
             exchange.record.note_if(|| refusal.event());
             Answer::Refusal(*refusal)
