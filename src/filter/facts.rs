@@ -22,7 +22,8 @@ pub struct RequestFacts<'a> {
     pub is_preflight: bool,
 }
 
-/// Why a filter cannot be applied. The client gets status 500, or 400 for a path that it would be refused for, too.
+/// Why a filter cannot be applied. The client gets status 500, or 400 for a path that it would be refused for, too, and without a
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// The new host is not valid in a URI.

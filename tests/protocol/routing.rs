@@ -416,6 +416,22 @@ fn adds_host_to_http10_request() {
 }
 
 #[test]
+fn rejects_redirect_of_http10_request_without_host() {
+    let redirect = |changes: &str| {
+        format!("[{{filters: [{{type: RequestRedirect, requestRedirect: {{{changes}}}}}]}}]")
+    };
+    for (changes, expected) in [("scheme: https", 400), ("hostname: b.example", 302)] {
+        let server = TestServer::start(&[
+            yaml::gateway("gateway", &[yaml::http("http", 80, "")]),
+            yaml::route("any", "gateway", &[], &redirect(changes)),
+        ]);
+        let mut client = Client::connect(server.at(80));
+        let response = client.round_trip("GET /x HTTP/1.0\r\n\r\n");
+        assert_eq!(response.status, expected, "{}", response.start);
+    }
+}
+
+#[test]
 fn rejects_absolute_target_without_host_in_http11() {
     let hosts = Hosts::start();
     let mut client = Client::connect(hosts.server.at(80));

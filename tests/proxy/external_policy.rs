@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::access_policy::{access, before, gateway, of_route};
-use crate::client::{Client, get};
+use crate::client::{Client, connect, get, read_all, write_text};
 use crate::cors::{METHOD, ORIGIN, fetch, with_cors};
 use crate::credentials::{BCRYPT, api_key, authorization, keys, users};
 use crate::grpc::grpc_route;
@@ -202,6 +202,20 @@ async fn browsers_without_permission_are_redirected_to_sign_in() {
         }
     }
     assert_eq!(origin.requests(), 0);
+}
+
+/// The URL to return to would have the local address.
+#[tokio::test]
+async fn browsers_without_a_host_are_not_redirected_to_sign_in() {
+    let (origin, server) = (Origin::echo("origin").await, Server::new().await);
+    let spec = with_sign_in("https://login.example/start?rd={return}");
+    let scene = Scene::start(&behind(&origin, &server, &[access("a", &gateway(), &spec)]));
+    let mut stream = connect(scene.at(80)).await;
+    let request = "GET / HTTP/1.0\r\nAccept: text/html\r\nX-Verdict: 401\r\n\r\n";
+    write_text(&mut stream, request).await;
+    let answer = String::from_utf8_lossy(&read_all(&mut stream).await).to_ascii_lowercase();
+    assert_eq!(answer.split(' ').nth(1), Some("401"), "{answer}");
+    assert!(!answer.contains("location:"), "{answer}");
 }
 
 #[tokio::test]

@@ -51,7 +51,9 @@ pub(super) async fn ask(
     let Some(denial) = denied else {
         return Ok(None);
     };
-    let sign_in = external.sign_in.as_ref();
+    // Without a host, the URL to return to would have the local address, which clients do not get to know.
+    let has_host = !exchange.host.as_str().is_empty();
+    let sign_in = external.sign_in.as_ref().filter(|_| has_host);
     let scheme = exchange.client.scheme();
     let redirect = sign_in.and_then(|it| sign_in::redirect(it, &denial, (&exchange.parts, scheme)));
     Ok(Some(redirect.unwrap_or(denial)))

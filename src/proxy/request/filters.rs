@@ -89,10 +89,10 @@ pub(in crate::proxy) async fn run(
 fn error(error: FilterError) -> Error {
     match error {
         FilterError::RefusedPath(why) => Error::BadRequest(why),
+        FilterError::NoHost => Error::BadRequest("no Host, which the redirect keeps"),
         FilterError::Host
         | FilterError::Path
         | FilterError::Location
-        | FilterError::NoHost
         | FilterError::TooManyHeaders => Error::Filter,
     }
 }
