@@ -130,8 +130,9 @@ struct StreamFlags {
         conflicts_with_all = OTHER_SOURCES
     )]
     state_dir: Option<PathBuf>,
-    /// Address at which other pods of the Gateway ask for their part of limits with scope Gateway, by TLS that admits only
-    /// these. Bound only while there is such a limit; all pods need the same port
+    /// Address at which other pods of the Gateway ask for their part of limits with scope Gateway, and send logout tokens of
+    /// OpenID providers, by TLS that admits only these. Bound only while there is such a limit or a backChannelLogoutPath; all
+    /// pods need the same port
     #[arg(
         long,
         value_name = "ADDR",

@@ -19,13 +19,18 @@ use rustls::{
     SignatureScheme,
 };
 
-/// Name and version of the protocol.
-const PROTOCOL: &[u8] = b"portcullis-limits/1";
+/// Name and version of the protocol of leases.
+const LEASES: &[u8] = b"portcullis-limits/1";
+/// Likewise, of logout tokens.
+pub(super) const LOGOUTS: &[u8] = b"portcullis-logouts/1";
 
 /// The TLS configurations of the pods of a Gateway.
 #[derive(Clone)]
 pub(super) struct Identity {
+    /// For connections of leases.
     pub(super) client: Arc<ClientConfig>,
+    /// For connections of logout tokens.
+    pub(super) logouts: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
 }
 
@@ -60,15 +65,18 @@ impl Identity {
             )));
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
-        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        let mut logouts = client.clone();
+        client.alpn_protocols = vec![LEASES.to_vec()];
+        logouts.alpn_protocols = vec![LOGOUTS.to_vec()];
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)?
             .with_client_cert_verifier(known)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
         server.send_tls13_tickets = 0;
-        server.alpn_protocols = vec![PROTOCOL.to_vec()];
+        server.alpn_protocols = vec![LEASES.to_vec(), LOGOUTS.to_vec()];
         Ok(Self {
             client: Arc::new(client),
+            logouts: Arc::new(logouts),
             server: Arc::new(server),
         })
     }
@@ -265,7 +273,7 @@ mod tests {
                 config.client_auth_cert_resolver = other.client.client_auth_cert_resolver.clone();
                 config
             }),
-            server: one.server.clone(),
+            ..one.clone()
         };
         assert!(handshake(&mixed, &one).is_err());
         let provider = Arc::new(provider::default_provider());
@@ -276,7 +284,7 @@ mod tests {
             .with_no_client_auth();
         let without = Identity {
             client: Arc::new(without),
-            server: one.server.clone(),
+            ..one.clone()
         };
         assert!(handshake(&without, &one).is_err());
     }

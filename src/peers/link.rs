@@ -145,7 +145,11 @@ async fn run(
     }
 }
 
-async fn connect(
+/// Connects to a pod.
+///
+/// # Errors
+/// When the pod cannot be reached, or is none of the Gateway.
+pub(super) async fn connect(
     address: SocketAddr,
     client: &Arc<ClientConfig>,
 ) -> io::Result<TlsStream<TcpStream>> {

@@ -1,5 +1,5 @@
-//! Messages between pods: a request with wishes for tokens and its response, each with its length before it. Numbers are
-//! big-endian. Must not know connections.
+//! Messages between pods, each with its length before it: a request with wishes for tokens and its response, and a logout token and
+//! its answer. Numbers are big-endian. Must not know connections.
 
 use crate::table::{Ask, Grant};
 
@@ -37,11 +37,7 @@ pub(super) fn request(name: &str, asks: impl Iterator<Item = Ask>) -> Vec<u8> {
 pub(super) fn read_request(
     message: &[u8],
 ) -> Result<(&str, impl ExactSizeIterator<Item = Ask>), Malformed> {
-    let (length, rest) = message.split_first().ok_or(Malformed)?;
-    let (name, asks) = rest
-        .split_at_checked(usize::from(*length))
-        .ok_or(Malformed)?;
-    let name = str::from_utf8(name).map_err(|_| Malformed)?;
+    let (name, asks) = text(message)?;
     if asks.len() % ASK != 0 || asks.len() > MAX_ASKS * ASK {
         return Err(Malformed);
     }
@@ -77,6 +73,65 @@ pub(super) fn read_response(
         left: number(grant, 8),
         wait: (number(grant, 12) & u64::from(u32::MAX)) as u32,
     }))
+}
+
+/// A logout token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogoutMessage<'a> {
+    /// Namespace and name of the policy.
+    pub(super) policy: (&'a str, &'a str),
+    /// Its text.
+    pub(super) token: &'a str,
+    /// When the pod has ended sessions by it, in microseconds since 1970.
+    pub(super) at: u64,
+}
+
+/// Encodes a logout token; `None` if it is too long.
+pub(super) fn logout(message: LogoutMessage<'_>) -> Option<Vec<u8>> {
+    let LogoutMessage { policy, token, at } = message;
+    let mut bytes = vec![0; 4];
+    bytes.extend(at.to_be_bytes());
+    for text in [policy.0, policy.1] {
+        bytes.push(u8::try_from(text.len()).ok()?);
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes.extend_from_slice(token.as_bytes());
+    (bytes.len() - 4 <= MAX_MESSAGE).then(|| with_length(bytes))
+}
+
+/// Decodes a logout token without its length.
+pub(super) fn read_logout(message: &[u8]) -> Result<LogoutMessage<'_>, Malformed> {
+    let (at, rest) = message.split_first_chunk::<8>().ok_or(Malformed)?;
+    let (namespace, rest) = text(rest)?;
+    let (name, rest) = text(rest)?;
+    Ok(LogoutMessage {
+        policy: (namespace, name),
+        token: str::from_utf8(rest).map_err(|_| Malformed)?,
+        at: u64::from_be_bytes(*at),
+    })
+}
+
+/// Encodes the answer to a logout token: whether it need not be sent again.
+pub(super) fn answer(is_heard: bool) -> Vec<u8> {
+    with_length(vec![0, 0, 0, 0, u8::from(is_heard)])
+}
+
+/// Decodes an answer without its length.
+pub(super) fn read_answer(message: &[u8]) -> Result<bool, Malformed> {
+    match message {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        _ => Err(Malformed),
+    }
+}
+
+/// Splits off a text that follows its length.
+fn text(bytes: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+    let (length, rest) = bytes.split_first().ok_or(Malformed)?;
+    let (text, rest) = rest
+        .split_at_checked(usize::from(*length))
+        .ok_or(Malformed)?;
+    Ok((str::from_utf8(text).map_err(|_| Malformed)?, rest))
 }
 
 /// Writes the length into the first four bytes.
@@ -139,6 +194,38 @@ mod tests {
             assert!(read_request(bytes).is_err(), "{bytes:?}");
         }
         assert_eq!(read_request(b"\0").unwrap().1.len(), 0);
+    }
+
+    #[test]
+    fn logout_tokens_round_trip_and_are_bounded() {
+        let token = "x".repeat(16 * 1024);
+        let message = LogoutMessage {
+            policy: ("ns", "policy"),
+            token: &token,
+            at: 1 << 60,
+        };
+        let bytes = logout(message).unwrap();
+        assert_eq!(bytes.len() - 4, number(&bytes, 0) as usize >> 32);
+        assert_eq!(read_logout(&bytes[4..]), Ok(message));
+        for end in 4..4 + 8 + 3 + 7 {
+            assert_eq!(read_logout(&bytes[4..end]), Err(Malformed), "{end}");
+        }
+        let long = "x".repeat(MAX_MESSAGE);
+        let token = LogoutMessage {
+            token: &long,
+            ..message
+        };
+        let name = LogoutMessage {
+            policy: ("ns", long.as_str()),
+            ..message
+        };
+        assert_eq!([logout(token), logout(name)], [None, None]);
+        for is_heard in [false, true] {
+            assert_eq!(read_answer(&answer(is_heard)[4..]), Ok(is_heard));
+        }
+        for malformed in [&b""[..], b"\x02", b"\x01\x01"] {
+            assert_eq!(read_answer(malformed), Err(Malformed));
+        }
     }
 
     proptest! {

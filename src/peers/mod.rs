@@ -1,9 +1,11 @@
-//! The other pods of the Gateway, with which limits are shared: a thread that asks them for tokens of keys that they own, and
-//! grants them tokens of its own keys. Requests never wait for it. Must not know requests and how they are limited.
+//! The other pods of the Gateway, with which limits and ends of sessions are shared: a thread that asks them for tokens of keys that
+//! they own, grants them tokens of its own keys, and sends them the logout tokens that it gets. Requests never wait for it. Must not
+//! know requests and how they are limited.
 
 mod connection;
 mod identity;
 mod link;
+mod logouts;
 mod message;
 mod server;
 
@@ -21,6 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use self::identity::{Identity, hash_secret};
 use self::link::Link;
+use self::logouts::Couriers;
 use self::server::Served;
 use crate::runtime::background::Background;
 use crate::runtime::monotonic;
@@ -35,7 +38,7 @@ const ACTIVE: Duration = Duration::from_secs(1);
 /// Delay before the port is bound again after a failure.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// The other pods of the Gateway. The thread starts when a limit is shared, and ends with [`Self::join`].
+/// The other pods of the Gateway. The thread starts when a limit or an end of sessions is shared, and ends with [`Self::join`].
 pub struct Peers {
     address: SocketAddr,
     table: Arc<ArcSwap<Table>>,
@@ -49,7 +52,7 @@ pub struct Peers {
 struct Wanted {
     /// The secret of the Gateway, once it is known.
     secret: Option<Arc<str>>,
-    /// Whether a limit is shared.
+    /// Whether a limit is shared, or what OpenID providers end.
     is_shared: bool,
     /// Whether the process ends.
     has_ended: bool,
@@ -86,9 +89,12 @@ impl Peers {
         self.group.set_pods(own, ready);
     }
 
-    /// Follows a new table: starts the thread once a limit is shared.
+    /// Follows a new table: starts the thread once a limit is shared, or what OpenID providers end.
     pub fn follow(&self, table: &Table) {
-        let is_shared = table.limiters().iter().any(|limiter| limiter.is_shared());
+        let sign_ins = table.sign_ins();
+        let mut sign_ins = sign_ins.values();
+        let is_shared = table.limiters().iter().any(|limiter| limiter.is_shared())
+            || sign_ins.any(|oidc| oidc.ir.back_channel_logout_path.is_some());
         self.wanted.send_if_modified(|wanted| {
             let is_new = wanted.is_shared != is_shared;
             wanted.is_shared = is_shared;
@@ -107,7 +113,7 @@ impl Peers {
             group: self.group.clone(),
         };
         let wanted = self.wanted.subscribe();
-        let what = "the thread of shared limits";
+        let what = "the thread of other pods";
         Background::start("limits", what, move || run(asked, wanted))
     }
 
@@ -128,7 +134,7 @@ struct Asked {
     group: Arc<Group>,
 }
 
-/// Exchanges tokens as long as a limit is shared and the secret stays the same, and begins again when it changes.
+/// Talks to other pods as long as there is something to share and the secret stays the same, and begins again when it changes.
 async fn run(asked: Asked, mut wanted: watch::Receiver<Wanted>) {
     loop {
         let now = wanted.borrow_and_update().clone();
@@ -141,7 +147,7 @@ async fn run(asked: Asked, mut wanted: watch::Receiver<Wanted>) {
             match identity {
                 Some(Ok(identity)) => exchange(&asked, &identity).await,
                 Some(Err(error)) => {
-                    tracing::error!("limits of the Gateway are not shared: {error}");
+                    tracing::error!("limits and ends of sessions are not shared: {error}");
                     std::future::pending().await
                 }
                 None => std::future::pending().await,
@@ -161,6 +167,7 @@ async fn exchange(asked: &Asked, identity: &Identity) {
     let served = Served {
         group: asked.group.clone(),
         index: index.clone(),
+        table: asked.table.clone(),
     };
     let serve = async {
         let listener = bind(asked.address).await;
@@ -195,6 +202,8 @@ async fn bind(address: SocketAddr) -> TcpListener {
 async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
     let group = &asked.group;
     let mut links: Vec<Link> = Vec::new();
+    let logouts = asked.table.load().logouts().clone();
+    let mut couriers = Couriers::new(asked.address.port(), &identity.logouts, &logouts);
     let mut places = Vec::new();
     let mut connected: Option<(u64, Arc<View>)> = None;
     let mut active = Instant::now();
@@ -209,6 +218,7 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
             index.replace(LimitIndex::new(&limiters, &view));
             connect_to_pods(&mut links, &view, asked, identity);
             places = by_index(&links, &view);
+            couriers.follow(&view);
             connected = Some((generation, view.clone()));
         }
         let now = monotonic::nanos();
@@ -222,6 +232,7 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
                     link.is_some_and(|link| links[link].add(wish))
                 });
         links.iter().for_each(Link::send);
+        couriers.notice();
         if lacks {
             active = Instant::now() + ACTIVE;
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -19,9 +20,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connection::{read, write};
+use super::identity::LOGOUTS;
+use super::logouts::hear;
 use super::message::{read_request, response};
 use crate::runtime::monotonic;
-use crate::table::{Group, LimitIndex};
+use crate::table::{Group, LimitIndex, Table};
 
 /// Maximum time of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,6 +47,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Served {
     pub(super) group: Arc<Group>,
     pub(super) index: Rc<RefCell<LimitIndex>>,
+    pub(super) table: Arc<ArcSwap<Table>>,
 }
 
 /// Serves other pods while polled.
@@ -66,7 +70,7 @@ pub(super) async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, served:
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             },
             Some(stream) = accepted.recv() => {
-                let max = 2 * served.group.view().pods() + SPARE_CONNECTIONS;
+                let max = 3 * served.group.view().pods() + SPARE_CONNECTIONS;
                 if connections.len() < max {
                     connections.spawn_local(connection(stream, served.clone()));
                 }
@@ -126,7 +130,15 @@ impl Drop for Handshakes {
 }
 
 /// Serves one pod until its connection ends or it breaks the protocol.
-async fn connection(mut stream: TlsStream<TcpStream>, served: Served) {
+async fn connection(stream: TlsStream<TcpStream>, served: Served) {
+    if stream.get_ref().1.alpn_protocol() == Some(LOGOUTS) {
+        hear(stream, &served.table, &served.group.counts.faults).await;
+    } else {
+        grant(stream, &served).await;
+    }
+}
+
+async fn grant(mut stream: TlsStream<TcpStream>, served: &Served) {
     loop {
         let message = match read(&mut stream, IDLE_TIMEOUT).await {
             Ok(message) => message,
@@ -138,7 +150,7 @@ async fn connection(mut stream: TlsStream<TcpStream>, served: Served) {
             }
         };
         let next = Instant::now() + INTERVAL;
-        let Some(response) = respond(&message, &served) else {
+        let Some(response) = respond(&message, served) else {
             served.group.counts.faults.fetch_add(1, Relaxed);
             return;
         };

@@ -14,7 +14,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
 use crate::peers::connection::{read, write};
-use crate::peers::message::{MAX_ASKS, MAX_MESSAGE, read_response, request};
+use crate::peers::message::{
+    LogoutMessage, MAX_ASKS, MAX_MESSAGE, logout, read_answer, read_response, request,
+};
 use crate::table::{Ask, Grant};
 
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -40,6 +42,7 @@ async fn with_server(group: &Arc<Group>, test: impl AsyncFnOnce(SocketAddr)) {
     let served = Served {
         group: group.clone(),
         index: Rc::default(),
+        table: Arc::new(ArcSwap::from_pointee(Table::empty())),
     };
     let server = identity().server;
     let tasks = LocalSet::new();
@@ -150,6 +153,36 @@ async fn pods_that_break_the_protocol_are_cut() {
         .await;
     }
     assert_eq!(group.counts.faults.load(Relaxed), 4);
+}
+
+/// A pod that does not know the policy yet, or not its keys, asks for the token again.
+#[tokio::test]
+async fn logout_token_of_an_unknown_policy_is_sent_again() {
+    let group = group();
+    let logouts = || Identity {
+        client: identity().logouts,
+        ..identity()
+    };
+    with_server(&group, async |address| {
+        let mut stream = connect(address, logouts()).await.unwrap();
+        let message = LogoutMessage {
+            policy: ("ns", "policy"),
+            token: "a.b.c",
+            at: 7,
+        };
+        let message = logout(message).unwrap();
+        for _ in 0..2 {
+            write(&mut stream, &message, LONG).await.unwrap();
+            let answer = read(&mut stream, LONG).await.unwrap();
+            assert_eq!(read_answer(&answer), Ok(false));
+        }
+        // A wish for tokens is none.
+        let wish = request("b", std::iter::empty());
+        write(&mut stream, &wish, LONG).await.unwrap();
+        assert!(closed(&mut stream).await);
+    })
+    .await;
+    assert_eq!(group.counts.faults.load(Relaxed), 1);
 }
 
 /// Runs a link to an owner that answers each message with these bytes. Returns the group after a time.

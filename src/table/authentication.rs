@@ -5,6 +5,7 @@ mod apr1;
 mod claims;
 mod keyed;
 mod logout_token;
+mod logouts;
 mod oidc;
 mod password;
 mod remembered;
@@ -28,7 +29,7 @@ use rustc_hash::FxHashMap;
 
 use self::keyed::{random_key, tag};
 use self::remembered_bytes::NamespaceBytes;
-use self::revocations::{MICROS, Revocations};
+use self::revocations::Revocations;
 use crate::ir::ObjectRef;
 use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{ApiKeys, Authentication as IrAuthentication, Basic, Require};
@@ -40,6 +41,7 @@ use crate::runtime::monotonic;
 
 pub use self::claims::Claims;
 pub use self::logout_token::LogoutFault;
+pub use self::logouts::{Logout, Logouts};
 pub use self::oidc::{IdToken, Oidc, Session, SessionContent};
 pub use self::token_endpoint::{Attempt, GrantType, TokenEndpoint, TokenOutcome};
 pub use self::tokens::{TokenFault, Tokens, VerifiedToken};
@@ -53,6 +55,8 @@ pub(super) struct Authenticators {
     known: Arc<Mutex<Known>>,
     /// The key sets that tokens lack.
     pub(super) key_requests: Arc<KeyRequests>,
+    /// The logout tokens that other pods are to hear of.
+    pub(super) logouts: Arc<Logouts>,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +189,22 @@ impl Authenticators {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.oidc.get(policy)?.upgrade()
     }
+
+    /// Ends sessions by a logout token of the policy of this namespace and name, as another pod has done at a time, in microseconds
+    /// since 1970. Returns false if the token may count later.
+    pub(super) fn hear_logout(&self, policy: (&str, &str), token: &str, at: u64) -> bool {
+        let oidc = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = known.oidc.iter();
+            let found = all.find(|(it, _)| (&*it.namespace, &*it.name) == policy);
+            found.and_then(|(_, oidc)| oidc.upgrade())
+        };
+        let Some(oidc) = oidc.filter(|it| it.ir.back_channel_logout_path.is_some()) else {
+            return false;
+        };
+        let ended = oidc.end_sessions(token, at.min(now_micros()));
+        !matches!(ended, Err(LogoutFault::UnknownKeys | LogoutFault::Full))
+    }
 }
 
 /// Returns what OpenID providers of policies of a namespace have ended. Forgets that of others without policies, once it is over.
@@ -192,11 +212,16 @@ fn of_namespace(
     known: &mut FxHashMap<Text, Arc<Revocations>>,
     namespace: &Text,
 ) -> Arc<Revocations> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_secs().saturating_mul(MICROS));
+    let now = now_micros();
     let new = || Arc::new(Revocations::new(now));
     known.retain(|_, it| Arc::strong_count(it) > 1 || !it.is_over(now));
     known.entry(namespace.clone()).or_insert_with(new).clone()
+}
+
+/// Returns the time in microseconds since 1970.
+fn now_micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_micros().try_into().unwrap_or(u64::MAX))
 }
 
 /// Returns what counts the memory that policies of a namespace take for what they remember.
@@ -457,9 +482,7 @@ mod tests {
             id: "1",
         };
         // The sample ends an hour after that.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let now = now.as_secs() * MICROS;
-        first.add(&IrOidc::sample(), &token, now).unwrap();
+        first.add(&IrOidc::sample(), &token, now_micros()).unwrap();
         let address = Arc::as_ptr(&first);
         drop(first);
         of_namespace(&mut known, &Text::from("three"));

@@ -52,8 +52,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use authentication::{
-    Attempt, Authentication, Claims, Clients, GrantType, IdToken, LogoutFault, Oidc, Session,
-    SessionContent, TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users, VerifiedToken,
+    Attempt, Authentication, Claims, Clients, GrantType, IdToken, Logout, LogoutFault, Logouts,
+    Oidc, Session, SessionContent, TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users,
+    VerifiedToken,
 };
 pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Picker, TlsIdentity, Transport};
@@ -92,6 +93,7 @@ use self::route::Routes;
 use crate::ir;
 use crate::ir::{Bind, Ir, Pattern};
 use crate::key_requests::KeyRequests;
+use crate::runtime::monotonic;
 use crate::tls::ServerConfigs;
 
 /// One whole configuration, ready to serve.
@@ -195,6 +197,27 @@ impl Table {
     /// Returns the sign-in of a policy, whose keys may have changed since a request matched it.
     pub fn oidc(&self, policy: &ir::ObjectRef) -> Option<Arc<Oidc>> {
         self.routes.policies.authenticators.oidc(policy)
+    }
+
+    /// Returns the logout tokens that the other pods of the Gateway are to hear of. All tables of a process have the same.
+    pub fn logouts(&self) -> &Arc<Logouts> {
+        &self.routes.policies.authenticators.logouts
+    }
+
+    /// Lets the other pods of the Gateway, if there may be any, hear of a logout token of a policy that has ended sessions at a time,
+    /// in microseconds since 1970.
+    pub fn tell_logout(&self, policy: &ir::ObjectRef, token: &str, at: u64) {
+        if self.limit_group().is_open() {
+            let now = monotonic::nanos();
+            self.logouts().add(&policy.present(), token, at, now);
+        }
+    }
+
+    /// Ends sessions by a logout token of the policy of this namespace and name, as another pod has done at a time, in microseconds
+    /// since 1970. Returns false if the token may count later.
+    pub fn hear_logout(&self, policy: (&str, &str), token: &str, at: u64) -> bool {
+        let authenticators = &self.routes.policies.authenticators;
+        authenticators.hear_logout(policy, token, at)
     }
 
     /// Returns the backend of this identity.

@@ -1,23 +1,28 @@
 //! Sessions that the provider ends by a request of its own (OpenID Connect Back-Channel Logout 1.0), and requests that end none.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{Method, Request};
 use jsonwebtoken::Algorithm;
+use portcullis::peers::Peers;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::browser::Browser;
 use crate::client::{Answer, Client};
+use crate::harness::TEST_TIMEOUT;
 use crate::issuer::{Issuer, now};
 use crate::oidc_attacks::begins_session;
 use crate::oidc_tokens::forgeries;
 use crate::origin::{Origin, Payload, full};
 use crate::provider::{CLIENT, Provider, SUBJECT, change, form, permitted, until_discovered};
-use crate::scene::Scene;
+use crate::scene::{Objects, Scene};
 
 const PATH: &str = "/oauth2/backchannel-logout";
 const EVENT: &str = "http://schemas.openid.net/event/backchannel-logout";
@@ -28,6 +33,16 @@ const JSON: (&str, &str) = ("accept", "application/json");
 async fn serve(origin: &Origin, provider: &Provider) -> Scene {
     let changes = json!({"backChannelLogoutPath": PATH});
     provider.scene(origin, &changes).await
+}
+
+/// Serves objects with the key of sessions of a file.
+async fn serve_with(objects: &Objects, key: &Path) -> Scene {
+    let scene = Scene::with(objects, |settings| {
+        permitted(settings);
+        settings.session_key_file = Some(key.to_owned());
+    });
+    until_discovered(&scene, ("a.com", "/")).await;
+    scene
 }
 
 /// Signs a browser in, in a session of the provider.
@@ -201,15 +216,7 @@ async fn sessions_of_former_processes_are_refreshed_first() {
     let folder = tempfile::tempdir().expect("a folder");
     let key = folder.path().join("key");
     std::fs::write(&key, "1".repeat(40)).expect("written");
-    let serve = async || {
-        let scene = Scene::with(&objects, |settings| {
-            permitted(settings);
-            settings.session_key_file = Some(key.clone());
-        });
-        until_discovered(&scene, ("a.com", "/")).await;
-        scene
-    };
-    let before = serve().await;
+    let before = serve_with(&objects, &key).await;
     let mut good = signed_in(&before, &provider, &json!({})).await;
     provider.state().tokens = json!({"refresh_token": "ended"});
     let mut ended = signed_in(&before, &provider, &json!({})).await;
@@ -221,7 +228,7 @@ async fn sessions_of_former_processes_are_refreshed_first() {
         // The times of tokens are seconds.
         sleep(Duration::from_millis(5)).await;
     }
-    let after = serve().await;
+    let after = serve_with(&objects, &key).await;
     for (browser, expected, asked) in [
         (&mut good, 200, 1),
         (&mut ended, 401, 2),
@@ -234,6 +241,69 @@ async fn sessions_of_former_processes_are_refreshed_first() {
     // Once.
     assert_eq!(status(&mut good).await, 200);
     assert_eq!(provider.asked("refresh_token"), 2);
+}
+
+/// Makes a process one of two pods of a Gateway.
+fn pod(scene: &Scene, own: (&str, IpAddr), other: (&str, IpAddr), port: u16) -> Peers {
+    let table = scene.state().table.clone();
+    let peers = Peers::new(SocketAddr::new(own.1, port), table.clone());
+    peers.set_secret("the secret of the Gateway");
+    peers.set_pods(own.0, [own, other]);
+    peers.follow(&table.load());
+    peers
+}
+
+/// Waits until a session has ended.
+async fn until_ended(browser: &mut Browser) {
+    let ended = async {
+        while status(browser).await != 401 {
+            // The pods talk meanwhile.
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, ended).await.expect("in time");
+}
+
+/// The provider asks one pod. The others hear of it, also those that were away.
+#[tokio::test]
+async fn all_pods_of_a_gateway_end_sessions() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let objects = provider.objects(&origin, &json!({"backChannelLogoutPath": PATH}));
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    std::fs::write(&key, "1".repeat(40)).expect("written");
+    let one = serve_with(&objects, &key).await;
+    let two = serve_with(&objects, &key).await;
+    let address = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+    let pods = [("one", address(1)), ("two", address(2))];
+    let free = TcpListener::bind((pods[0].1, 0)).await.expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let peers_of_one = pod(&one, pods[0], pods[1], port);
+    let mut first = signed_in(&one, &provider, &json!({"sid": "one"})).await;
+    let mut second = signed_in(&one, &provider, &json!({"sid": "two"})).await;
+    for browser in [&mut first, &mut second] {
+        browser.client = Client::http1(two.at(80)).await;
+        assert_eq!(status(browser).await, 200);
+    }
+    // The other pod does not listen yet.
+    let token = logout_token(&provider, &json!({}));
+    assert_eq!(post(&one, &token).await.status, 200);
+    let peers_of_two = pod(&two, pods[1], pods[0], port);
+    until_ended(&mut first).await;
+    assert_eq!(status(&mut second).await, 200);
+    // It has heard of the token itself, which counts once.
+    assert_refused(&post(&two, &token).await, "sent before");
+    let token = logout_token(&provider, &json!({"sid": "two"}));
+    assert_eq!(post(&one, &token).await.status, 200);
+    until_ended(&mut second).await;
+    // A session that begins later goes on at both.
+    let mut later = signed_in(&one, &provider, &json!({"sid": "two"})).await;
+    for scene in [&one, &two] {
+        later.client = Client::http1(scene.at(80)).await;
+        assert_eq!(status(&mut later).await, 200);
+    }
+    [peers_of_one, peers_of_two].iter().for_each(Peers::join);
 }
 
 #[tokio::test]

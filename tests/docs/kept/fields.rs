@@ -256,6 +256,11 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ("table/authentication.rs", "revocations", ENDED),
     ("table/authentication.rs", "tokens", POLICIES),
     ("table/authentication.rs", "users", POLICIES),
+    (
+        "table/authentication/logouts.rs",
+        "kept",
+        Row("logout tokens for other pods"),
+    ),
     ("table/authentication/revocations.rs", "revoked", ENDED),
     ("table/authentication/revocations.rs", "tokens", ENDED),
     (

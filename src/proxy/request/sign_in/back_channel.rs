@@ -39,7 +39,13 @@ pub(super) async fn respond(exchange: &mut Exchange, oidc: &Oidc) -> Result<Loca
     let Some(token) = logout_token(&body) else {
         return Ok(malformed("the form does not have one logout_token"));
     };
-    Ok(match oidc.end_sessions(&token, now_micros()) {
+    let now = now_micros();
+    let ended = oidc.end_sessions(&token, now);
+    if ended.is_ok() {
+        let table = exchange.client.worker.table.load();
+        table.tell_logout(&oidc.ir.policy, &token, now);
+    }
+    Ok(match ended {
         Ok(()) => response(StatusCode::OK, Vec::new()),
         Err(LogoutFault::Invalid) => malformed("the logout token is not valid"),
         Err(LogoutFault::Replayed) => malformed("the logout token was sent before"),
