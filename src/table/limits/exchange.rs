@@ -1,6 +1,7 @@
 //! What pods of a Gateway ask each other: tokens of keys that the other owns. A pod collects what its keys lack, the owner
 //! grants what there is, and both are counted as if one pod had served all requests. Must not know connections.
 
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,27 +65,38 @@ pub struct PendingAsk {
     limiter: Arc<Limiter>,
 }
 
-/// The limits with keys that pods share, by the hash that all pods have for each.
+/// The limits with keys that pods share.
 #[derive(Debug, Default)]
-pub struct LimitIndex(FxHashMap<u64, Arc<Limiter>>);
+pub struct LimitIndex {
+    /// By the hash that all pods have for each.
+    by_hash: FxHashMap<u64, Arc<Limiter>>,
+    /// Others of the same hash, which get no leases: each pod admits its part of the rate.
+    others: Vec<Arc<Limiter>>,
+}
 
 impl LimitIndex {
     /// Finds the limits that pods share.
     pub fn new(limiters: &[Arc<Limiter>], view: &View) -> Self {
         // Present versions of policies come first in the order of limits, and count where an earlier one has another limit of the
         // same name and rate.
-        let all = limiters.iter().rev();
-        let shared = all.filter(|limiter| limiter.is_shared());
-        Self(
-            shared
-                .map(|limiter| (limiter.hash(view), limiter.clone()))
-                .collect(),
-        )
+        let mut index = Self::default();
+        for limiter in limiters.iter().filter(|limiter| limiter.is_shared()) {
+            match index.by_hash.entry(limiter.hash(view)) {
+                Entry::Vacant(place) => {
+                    place.insert(limiter.clone());
+                }
+                // Versions that have the same limit share its counters.
+                Entry::Occupied(known)
+                    if Arc::ptr_eq(&known.get().counters, &limiter.counters) => {}
+                Entry::Occupied(_) => index.others.push(limiter.clone()),
+            }
+        }
+        index
     }
 
     /// Reports whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_hash.is_empty()
     }
 
     /// Collects what keys of other owners lack. `ask` gets the index of the owner and returns whether it takes the wish.
@@ -97,7 +109,9 @@ impl LimitIndex {
         mut ask: impl FnMut(usize, PendingAsk) -> bool,
     ) -> bool {
         let mut is_active = false;
-        for (hash, limiter) in &self.0 {
+        let by_hash = self.by_hash.iter().map(|(hash, it)| (Some(*hash), it));
+        let others = self.others.iter().map(|it| (None, it));
+        for (hash, limiter) in by_hash.chain(others) {
             let (Some(shared), Some(rate)) = (&limiter.counters.shared, &limiter.ir.rate) else {
                 continue;
             };
@@ -110,17 +124,20 @@ impl LimitIndex {
                     entry.replace(u64::MAX);
                     return;
                 };
-                if !is_served(entry, pod, now) {
+                if hash.is_none() || !is_served(entry, pod, now) {
                     accrue(entry, rate, view.pods(), now, &shared.group);
                 } else {
                     entry.accrues.store(0, Relaxed);
                 }
+                let Some(limit) = hash else {
+                    return;
+                };
                 let wanted = entry.spent().min(lease(rate));
                 if wanted == 0 || entry.due.load(Relaxed) > now {
                     return;
                 }
                 let wish = Ask {
-                    limit: *hash,
+                    limit,
                     key,
                     tokens: wanted,
                 };
@@ -138,7 +155,7 @@ impl LimitIndex {
 
     /// Grants another pod what there is of a key.
     pub fn grant(&self, view: &View, ask: Ask, now: u64) -> Grant {
-        let limiter = self.0.get(&ask.limit);
+        let limiter = self.by_hash.get(&ask.limit);
         let limiter =
             limiter.and_then(|it| Some((it, it.counters.shared.as_ref()?, it.ir.rate.as_ref()?)));
         let Some((limiter, shared, rate)) = limiter else {

@@ -283,7 +283,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     ("table/limits.rs", "counters", LIMITS),
     ("table/limits.rs", "limiters", LIMITS),
-    ("table/limits/exchange.rs", "LimitIndex", LIMITS),
+    ("table/limits/exchange.rs", "by_hash", LIMITS),
     ("table/route.rs", "by_object", OBJECTS),
     (
         "table/router.rs",

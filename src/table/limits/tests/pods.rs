@@ -136,6 +136,31 @@ fn owner_that_dies_takes_a_share_until_it_leaves_the_list() {
     assert!(rest.most <= 101.0, "one burst more: {rest:?}");
 }
 
+/// An earlier version of a policy may be in force beside the present one, with another limit of the same name and rate.
+#[test]
+fn clients_of_an_earlier_version_of_a_policy_get_a_part_of_the_limit_at_least() {
+    let limit = shared(100, 100);
+    let mut simulation = Simulation::new(2, limit.clone());
+    let earlier = Limit {
+        key: vec![KeyPart::ClientIp { v4: 31, v6: 64 }],
+        ..limit
+    };
+    let name = ObjectRef::earlier_name("policy", 1);
+    let mut present = Vec::new();
+    for pod in &mut simulation.pods {
+        let earlier = std::slice::from_ref(&earlier);
+        let limits = policies_named(("ns", name.as_str()), &pod.limiters, earlier);
+        present.push(std::mem::replace(&mut pod.limits, limits));
+    }
+    warm(&mut simulation);
+    for key in 0..8 {
+        let admitted = run(&mut simulation, 4, 2 * key, &[0.3, 0.0]);
+        // 50 in each of 4 s, and the reserve.
+        let expected = 200..=501;
+        assert!(expected.contains(&admitted.total), "{key}: {admitted:?}");
+    }
+}
+
 #[test]
 fn added_pod_gives_one_burst_more() {
     let limit = shared(100, 100);
