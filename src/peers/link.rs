@@ -135,7 +135,7 @@ async fn run(
         if !logged && failures > 0 {
             logged = true;
             tracing::warn!(
-                "pod {} ({address}) does not take part in limits of the Gateway: {failure}; its share of them is unused",
+                "pod {} ({address}) does not take part in limits and ends of sessions of the Gateway: {failure}; its share of limits is unused",
                 pod.name
             );
         }

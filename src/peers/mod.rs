@@ -189,7 +189,7 @@ async fn bind(address: SocketAddr) -> TcpListener {
             Err(error) if !logged => {
                 logged = true;
                 tracing::error!(
-                    "cannot bind {address} for limits of the Gateway: {error}; other pods count this one as away; retrying"
+                    "cannot bind {address} for other pods of the Gateway: {error}; other pods count this one as away; retrying"
                 );
             }
             Err(_) => {}

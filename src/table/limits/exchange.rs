@@ -86,8 +86,8 @@ impl LimitIndex {
                     place.insert(limiter.clone());
                 }
                 // Versions that have the same limit share its counters.
-                Entry::Occupied(known)
-                    if Arc::ptr_eq(&known.get().counters, &limiter.counters) => {}
+                Entry::Occupied(known) if Arc::ptr_eq(&known.get().counters, &limiter.counters) => {
+                }
                 Entry::Occupied(_) => index.others.push(limiter.clone()),
             }
         }
