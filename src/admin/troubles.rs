@@ -17,7 +17,7 @@ use jiff::Timestamp;
 pub(super) use self::in_service::InService;
 use self::in_service::{MAX_NAMED, minutes};
 use super::recent::Process;
-use crate::finding::{Finding, Kind, Source};
+use crate::finding::{Finding, Kind, Severity, Source};
 use crate::ir::ObjectRef;
 use crate::status::certificates::Validity;
 use crate::table::{Backend, Table};
@@ -108,6 +108,9 @@ fn certificates(service: &InService<'_>) -> Vec<Finding> {
 fn without_endpoints(table: &Table) -> Vec<Finding> {
     let empty = table.backends().filter(|it| !it.endpoints().are_served());
     let trouble = |backend: &Arc<Backend>| {
+        if may_pick(table, backend) {
+            return only_by_picker(backend);
+        }
         let ir = table.ir.backend(&backend.id);
         let (cause, remedy) = match ir.and_then(|it| it.endpoints.hostname()) {
             Some(name) => (
@@ -131,6 +134,26 @@ fn without_endpoints(table: &Table) -> Vec<Finding> {
             .about(&backend.id.object)
     };
     empty.map(trouble).collect()
+}
+
+/// Reports whether a backend has a picker that can be asked, and that may choose pods that are not ready.
+fn may_pick(table: &Table, backend: &Backend) -> bool {
+    let Some(ir) = table.ir.backend(&backend.id) else {
+        return false;
+    };
+    let server = ir.choice.picker().and_then(|it| it.server.backend());
+    let server = server.and_then(|id| table.backend(id));
+    let is_asked = server.is_some_and(|it| it.endpoints().are_served());
+    is_asked && !ir.endpoints.unready().is_empty()
+}
+
+fn only_by_picker(backend: &Backend) -> Finding {
+    let cause = "no pod is ready, and its endpoint picker may choose one that is not".to_owned();
+    Finding::of_service(Kind::Backend, backend.id.to_string(), cause)
+        .with_effect("its requests get 503 unless the picker does")
+        .with_remedy("look why the pods are not ready")
+        .of_severity(Severity::Warning)
+        .about(&backend.id.object)
 }
 
 /// Those that fail or get no requests, with the cause.
@@ -192,7 +215,6 @@ fn unsent(service: &InService<'_>) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::admin::recent::{Counters, DroppedLines};
-    use crate::finding::Severity;
     use crate::telemetry::ProcessStats;
     use crate::telemetry::metrics::StreamStats;
 

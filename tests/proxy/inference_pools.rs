@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::first_problem::{Problem, is_first, is_gone};
 use crate::mirror::Recorder;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, to};
@@ -124,4 +125,37 @@ async fn copies_go_to_a_pool_without_its_picker() {
     let mut client = Client::http1(scene.at(80)).await;
     assert_eq!(client.post("a.com", "/", "body").await.name(), "echo");
     assert_eq!(recorder.next().await.body, "body");
+}
+
+fn of_pool<'a>(texts: &'a [&'a str]) -> Problem<'a> {
+    Problem {
+        kind: "backend",
+        object: "InferencePool default/llm",
+        texts,
+    }
+}
+
+#[tokio::test]
+async fn pool_whose_picker_may_choose_pods_that_are_not_ready_is_a_warning() {
+    let (origin, server) = (Origin::echo("origin").await, Origin::echo("epp").await);
+    let without = Objects::http();
+    let with = Objects::http().service("epp", &[server.address]);
+    let objects = |base: &Objects, ready: &str| {
+        base.clone()
+            .with(pool("llm", &[origin.address], picker("FailClose")))
+            .with(pod("llm", "one", origin.address, ready))
+            .route("route", &[rule("llm")])
+    };
+    let mut scene = Scene::start(&objects(&with, "False"));
+    let texts = [
+        "no pod is ready, and its endpoint picker may choose one that is not: its requests get 503 unless the picker does",
+        "look why the pods are not ready",
+    ];
+    is_first(&scene, &of_pool(&texts)).await;
+    // Nothing chooses the pod.
+    scene.replace(&objects(&without, "False")).await;
+    let texts = ["has no ready endpoint: its requests get 503"];
+    is_first(&scene, &of_pool(&texts)).await;
+    scene.replace(&objects(&with, "True")).await;
+    is_gone(&scene).await;
 }
