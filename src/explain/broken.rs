@@ -1,5 +1,7 @@
-//! What stops every request of a rule that is like this one, every connection or every datagram: the first fault in the order
-//! of phases. Credentials, addresses and limits may refuse a request before.
+//! What stops every request of a rule that is like this one, every connection or every datagram: the first fault or response of a
+//! filter, in the order of phases. Credentials, addresses and limits may refuse a request before.
+
+use http::StatusCode;
 
 use super::backends::is_available;
 use super::configuration::{Configuration, ListenerOnPort};
@@ -12,7 +14,7 @@ use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{BackendId, Filter, ObjectRef};
-use crate::proxy::preview::{Fault, Preview};
+use crate::proxy::preview::{Fault, FilterResponse, Preview};
 use crate::status::warnings::without_weight;
 use crate::table::Rule;
 
@@ -31,12 +33,13 @@ pub(super) struct Broken {
     pub(super) why: String,
 }
 
-/// What follows a part of a rule that is not broken.
-enum Passage {
-    /// The next part.
+/// What follows a rule, or a part of it, that is not broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passage {
+    /// The next part, or a backend.
     On,
     /// A response that is configured.
-    Response,
+    Response(FilterResponse),
 }
 
 /// Looks for a fault in what the requests or connections of a rule need.
@@ -45,17 +48,17 @@ struct Search<'a> {
     place: ListenerOnPort<'a>,
 }
 
-/// Returns what stops every request like this one that the rule gets, if anything does.
+/// Returns what follows for every request like this one that the rule gets, or what stops it.
 pub(super) fn first(
     configuration: Configuration<'_>,
     place: ListenerOnPort<'_>,
     (rule, preview): (&Rule, &Preview),
-) -> Option<Broken> {
+) -> Result<Passage, Broken> {
     let search = Search {
         configuration,
         place,
     };
-    search.rule(rule, preview).err()
+    search.rule(rule, preview)
 }
 
 /// Returns why no connection or datagram that the rule gets is forwarded, if none is.
@@ -73,12 +76,13 @@ pub(super) fn of_connections(
 }
 
 impl Search<'_> {
-    fn rule(&self, rule: &Rule, preview: &Preview) -> Result<(), Broken> {
+    fn rule(&self, rule: &Rule, preview: &Preview) -> Result<Passage, Broken> {
         if let Some(policies) = place_policies(self.place, rule) {
             self.policies(policies, (rule, preview))?;
         }
-        if let Passage::Response = self.filters(&rule.ir.filters, Some(preview))? {
-            return Ok(());
+        let passage = self.filters(&rule.ir.filters, Some(preview))?;
+        if passage != Passage::On {
+            return Ok(passage);
         }
         self.buffer(rule, preview)?;
         self.action(rule, Some(preview))
@@ -105,10 +109,11 @@ impl Search<'_> {
             }
             usable(policies.ip_rules.as_ref().and_then(Enforced::fault))?;
         }
-        self.action(rule, None)
+        self.action(rule, None)?;
+        Ok(())
     }
 
-    fn action(&self, rule: &Rule, preview: Option<&Preview>) -> Result<(), Broken> {
+    fn action(&self, rule: &Rule, preview: Option<&Preview>) -> Result<Passage, Broken> {
         match &rule.ir.action {
             Action::Invalid(reason) => Err(broken(Fault::Rule, reason)),
             Action::Forward(shares) => match without_weight(&rule.ir) {
@@ -221,24 +226,37 @@ impl Search<'_> {
                 Filter::ExternalAuth(auth) => {
                     self.asked(&auth.target, Fault::Rule, (&auth.call, preview))?;
                 }
-                other if responds(other, preview) => return Ok(Passage::Response),
-                _ => {}
+                other => {
+                    if let Some(response) = response(other, preview) {
+                        return Ok(Passage::Response(response));
+                    }
+                }
             }
         }
         Ok(Passage::On)
     }
 
-    /// Fails if all backendRefs with a weight fail with the same response. Connections have none.
-    fn shares(&self, shares: &[WeightedBackend], preview: Option<&Preview>) -> Result<(), Broken> {
-        let used = shares.iter().filter(|share| share.weight > 0);
-        let faults: Option<Vec<Broken>> =
-            used.map(|share| self.share(share, preview).err()).collect();
-        let Some(mut faults) = faults else {
-            return Ok(());
-        };
+    /// Fails if all backendRefs with a weight fail with the same response, which connections have not. Returns the response that
+    /// the filters of all of them give.
+    fn shares(
+        &self,
+        shares: &[WeightedBackend],
+        preview: Option<&Preview>,
+    ) -> Result<Passage, Broken> {
+        let (mut passages, mut faults) = (Vec::new(), Vec::new());
+        for share in shares.iter().filter(|share| share.weight > 0) {
+            match self.share(share, preview) {
+                Ok(passage) => passages.push(passage),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if let Some(&first) = passages.first() {
+            let is_same = faults.is_empty() && passages.iter().all(|other| *other == first);
+            return Ok(if is_same { first } else { Passage::On });
+        }
         faults.dedup();
         let Some(&Broken { fault, .. }) = faults.first() else {
-            return Ok(());
+            return Ok(Passage::On);
         };
         let response = |fault: Fault| {
             let refusal = preview?.refusal(fault);
@@ -248,17 +266,22 @@ impl Search<'_> {
             .iter()
             .any(|other| response(other.fault) != response(fault))
         {
-            return Ok(());
+            return Ok(Passage::On);
         }
         let why: Vec<_> = faults.into_iter().map(|it| it.why).collect();
         Err(broken(fault, &why.join("; ")))
     }
 
-    /// The picker of a backend is asked before an endpoint is selected, and may choose one that is not ready.
-    fn share(&self, share: &WeightedBackend, preview: Option<&Preview>) -> Result<(), Broken> {
-        if let Passage::Response = self.filters(&share.filters, preview)? {
-            return Ok(());
+    fn share(&self, share: &WeightedBackend, preview: Option<&Preview>) -> Result<Passage, Broken> {
+        let passage = self.filters(&share.filters, preview)?;
+        if passage == Passage::On {
+            self.backend(share)?;
         }
+        Ok(passage)
+    }
+
+    /// The picker of a backend is asked before an endpoint is selected, and may choose one that is not ready.
+    fn backend(&self, share: &WeightedBackend) -> Result<(), Broken> {
         let backend = share.target.backend();
         let backend = backend.and_then(|id| self.configuration.table.ir.backend(id));
         let picker = backend.and_then(|it| Some((it, it.choice.picker()?)));
@@ -298,9 +321,16 @@ impl Search<'_> {
     }
 }
 
-fn responds(filter: &Filter, preview: Option<&Preview>) -> bool {
+/// Returns the response of a filter to a request, if it has one.
+fn response(filter: &Filter, preview: Option<&Preview>) -> Option<FilterResponse> {
     let is_preflight = || preview.is_some_and(Preview::is_preflight);
-    filter.responds() || filter.answers_preflight() && is_preflight()
+    let (status, has_body) = match filter {
+        Filter::Redirect(redirect) => (redirect.status, false),
+        Filter::Respond(response) => (response.status, !response.body.is_empty()),
+        other if other.answers_preflight() && is_preflight() => (StatusCode::NO_CONTENT, false),
+        _ => return None,
+    };
+    Some(FilterResponse { status, has_body })
 }
 
 fn place_policies<'a>(place: ListenerOnPort<'a>, rule: &'a Rule) -> Option<&'a Policies> {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::ir::RuleId;
+use crate::proxy::preview::ResponseStatus;
 use crate::status::Note;
 
 /// Width of the column of labels.
@@ -37,13 +38,13 @@ pub struct Outcome {
     pub route: Option<String>,
     /// Index of the rule in the route.
     pub rule: Option<usize>,
-    /// Status of the response if no rule forwards the request, because none matches or the one that does needs something
-    /// that is broken; `None` if there is no response of HTTP.
+    /// Status of the response, with the error page of a policy if that replaces it, if no rule forwards the request: none matches, or
+    /// the one that does has a filter that responds, or needs something that is broken. `None` if there is no response of HTTP.
     pub status: Option<u16>,
     /// Name of the gRPC status in that response; `None` if the request is not gRPC.
     #[serde(rename = "grpcStatus", skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<&'static str>,
-    /// Why the request gets that response.
+    /// Why the request gets that response, unless it is that of a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -145,6 +146,19 @@ impl Outcome {
             status,
             grpc_status: None,
             reason: None,
+        }
+    }
+
+    /// The client gets this response.
+    pub(super) fn with_status(self, response: ResponseStatus) -> Self {
+        let ResponseStatus {
+            status,
+            grpc_status,
+        } = response;
+        Self {
+            status: Some(status),
+            grpc_status,
+            ..self
         }
     }
 

@@ -26,14 +26,15 @@ pub use self::matches::Values;
 pub use self::names::{Names, advice};
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
-use self::broken::Broken;
+use self::broken::{Broken, Passage};
 use self::explanation::nearest;
 use self::ports::{candidates, no_listener, no_port, protocol};
 use crate::ir::canonical_path::CanonicalPath;
+use crate::ir::error_page::ErrorPage;
 use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::{ObjectRef, PortProtocol, Protocol};
-use crate::proxy::preview::{Preview, PreviewClient, Refusal};
+use crate::proxy::preview::{Preview, PreviewClient, Refusal, ResponseStatus};
 use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule};
 
 /// Explains a request, with what is found about the objects that it concerns.
@@ -192,7 +193,11 @@ fn explain_http(
     let place = ListenerOnPort { port, listener };
     let outcome = match found {
         Ok(rule) => of_rule(explanation, configuration, place, (rule, &preview)),
-        Err(refusal) => outcome(refusal),
+        Err(refusal) => {
+            let policies = listener.policies_of_unmatched().map(|it| &it.ir);
+            let pages = pages(policies.and_then(|it| it.route.as_deref()));
+            outcome(refusal).with_status(preview.refused(refusal, pages))
+        }
     };
     let none = |refusal| format!("none matches: {}", response(refusal));
     let served = found.map_err(none);
@@ -200,7 +205,8 @@ fn explain_http(
     outcome
 }
 
-/// Returns what the rule does with a request, and explains the response if something that the rule needs is broken.
+/// Returns what the rule does with a request, and explains the response if something that the rule needs is broken. The status is
+/// that of an error page, if one replaces the response.
 fn of_rule(
     explanation: &mut Explanation,
     configuration: Configuration<'_>,
@@ -208,16 +214,26 @@ fn of_rule(
     (rule, preview): (&Rule, &Preview),
 ) -> Outcome {
     let forwarded = Outcome::rule(&rule.ir.id);
-    let Some(Broken { fault, why }) = broken::first(configuration, place, (rule, preview)) else {
-        return forwarded;
-    };
-    let refusal = preview.refusal(fault);
-    explanation.line("response", format!("{}: {why}", response(refusal)));
-    Outcome {
-        status: Some(refusal.status),
-        grpc_status: refusal.grpc_status,
-        reason: Some(why),
-        ..forwarded
+    let policies = place.listener.policies(rule).map(|it| &it.ir);
+    let pages = pages(policies.and_then(|it| it.route.as_deref()));
+    match broken::first(configuration, place, (rule, preview)) {
+        Ok(Passage::On) => forwarded,
+        Ok(Passage::Response(response)) => forwarded.with_status(preview.response(response, pages)),
+        Err(Broken { fault, why }) => {
+            let refusal = preview.refusal(fault);
+            explanation.line("response", format!("{}: {why}", response(refusal)));
+            Outcome {
+                reason: Some(why),
+                ..forwarded.with_status(preview.refused(refusal, pages))
+            }
+        }
+    }
+}
+
+fn pages(defaults: Option<&RouteDefaults>) -> &[ErrorPage] {
+    match defaults {
+        Some(defaults) => &defaults.error_pages,
+        None => &[],
     }
 }
 

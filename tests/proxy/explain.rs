@@ -1,5 +1,6 @@
 //! `/explain` of the admin server: it says what the proxy then does, with the state of the endpoints.
 
+mod answers;
 pub(crate) mod comparison;
 mod configuration;
 mod outcomes;

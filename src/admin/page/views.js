@@ -367,7 +367,7 @@ const ORDER = ["port", "listener", "tls", "clients", "response", "rule", "backen
 function explainedPort({ outcome, notChosen, ...lines }) {
   const result = () => {
     const status = outcome?.grpcStatus ? `gRPC status ${outcome.grpcStatus}` : outcome?.status;
-    const response = badge(status ? `the response is ${status}` : "refused", "bad");
+    const response = badge(status ? `the response is ${status}` : "refused", status < 400 && outcome.reason === undefined ? "" : "bad");
     if (!outcome?.route) return response;
     const rule = [object(outcome.route), `, rule ${outcome.rule}`];
     return status ? [...rule, " ", response] : rule;

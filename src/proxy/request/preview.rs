@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use http::{HeaderValue, StatusCode, request};
+use http::{HeaderMap, HeaderValue, StatusCode, request};
 
 use super::admission::rule_of;
 use super::framing::is_multiplexed;
@@ -13,9 +13,11 @@ use super::path::{self, PathState};
 use super::policies::is_too_large;
 use super::view::view;
 use crate::filter::answer_preflight;
+use crate::filter::error_page::{self, Accept};
 use crate::ir::client::{AddressSource, ConnectionSettings};
 use crate::ir::cors::is_preflight;
-use crate::ir::grpc::is_call;
+use crate::ir::error_page::{ErrorPage, Responder};
+use crate::ir::grpc::{is_call, is_grpc};
 use crate::ir::policy::Enforced;
 use crate::ir::request_path::RequestPath;
 use crate::proxy::client::client_address::Origin;
@@ -24,6 +26,7 @@ use crate::proxy::client::forwarding_rules::ForwardingRules;
 use crate::proxy::client::host::{Host, LastHost};
 use crate::proxy::client::{listener_for, spelling, underscores_of};
 use crate::proxy::error::Error;
+use crate::proxy::grpc::GrpcStatus;
 use crate::proxy::sign_in_fault::SignInFault;
 use crate::table::{Listener, Port, RequestView, Rule};
 use crate::upstream::SendError;
@@ -118,6 +121,24 @@ impl Refusal {
             message: error.message(),
         }
     }
+}
+
+/// The response of a filter, as it is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterResponse {
+    /// Status of HTTP.
+    pub status: StatusCode,
+    /// Whether it has a body, which no error page replaces.
+    pub has_body: bool,
+}
+
+/// The status of a response that is not a backend's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseStatus {
+    /// Status of HTTP.
+    pub status: u16,
+    /// Name of the gRPC status, if the response has one.
+    pub grpc_status: Option<&'static str>,
 }
 
 impl Preview {
@@ -240,6 +261,42 @@ impl Preview {
     /// Returns the response to the request if its rule cannot forward it.
     pub fn refusal(&self, fault: Fault) -> Refusal {
         Refusal::new(fault.into(), self.is_call)
+    }
+
+    /// Returns what the client gets for a refusal: the status of the page of a policy, if one replaces the response. That of a page
+    /// which is fetched is not known before.
+    pub fn refused(&self, refusal: Refusal, pages: &[ErrorPage]) -> ResponseStatus {
+        let status = StatusCode::from_u16(refusal.status);
+        let status = status.map(|status| self.with_page(status, pages));
+        ResponseStatus {
+            status: status.map_or(refusal.status, |status| status.as_u16()),
+            grpc_status: refusal.grpc_status,
+        }
+    }
+
+    /// Returns what the client gets for the response of a filter: an error as the status of gRPC for its calls, and otherwise with the
+    /// status of the page of a policy, if one replaces the response.
+    pub fn response(&self, response: FilterResponse, pages: &[ErrorPage]) -> ResponseStatus {
+        let FilterResponse { status, has_body } = response;
+        let is_error = status.is_client_error() || status.is_server_error();
+        let (status, grpc_status) = match is_error && is_grpc(&self.parts.headers) {
+            true => (StatusCode::OK, Some(GrpcStatus::from(status).name())),
+            false if has_body => (status, None),
+            false => (self.with_page(status, pages), None),
+        };
+        ResponseStatus {
+            status: status.as_u16(),
+            grpc_status,
+        }
+    }
+
+    /// Calls of gRPC get no pages.
+    fn with_page(&self, status: StatusCode, pages: &[ErrorPage]) -> StatusCode {
+        let accept = Accept::of(&self.parts.headers);
+        let response = (status, Responder::Gateway);
+        let pages: &[ErrorPage] = if self.is_call { &[] } else { pages };
+        let page = error_page::replace(pages, response, &accept, &mut HeaderMap::new());
+        page.map_or(status, |(status, _)| status)
     }
 
     /// Reports whether the request declares a body of more than `max` bytes.
