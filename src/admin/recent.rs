@@ -12,8 +12,8 @@ use super::responses::Responses;
 use super::shares::Shares;
 use crate::ir::ObjectRef;
 use crate::table::{
-    Backend, BackendStats, Endpoint, EndpointFault, Oidc, Rule, RuleState, Table, TokenOutcome,
-    UpstreamFault,
+    Backend, BackendStats, Endpoint, EndpointFault, Limiter, Oidc, Rule, RuleState, Table,
+    TokenOutcome, UpstreamFault,
 };
 use crate::telemetry::ProcessStats;
 use crate::telemetry::metrics::HandshakeFailure;
@@ -28,13 +28,15 @@ pub(super) struct Recent {
     newer: ArcSwap<Counters>,
 }
 
-/// Counters at a moment. Rules, backends and endpoints without requests are left out.
+/// Counters at a moment. Rules, backends and endpoints without requests, and limits that none exceeds, are left out.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) process: Process,
     /// By address, which no other rule or backend can have while it is referred to.
     rules: HashMap<usize, (Weak<RuleState>, Responses)>,
     backends: HashMap<usize, (Weak<BackendStats>, (Faults, Times))>,
+    /// Requests over each limit, by address as above.
+    limits: HashMap<usize, (Weak<Limiter>, u64)>,
     /// By id, which no other endpoint ever has.
     endpoints: HashMap<u64, Shares>,
     /// By policy.
@@ -141,6 +143,7 @@ impl Counters {
             process: Process::now(&ProcessStats::default(), DroppedLines::default()),
             rules: HashMap::new(),
             backends: HashMap::new(),
+            limits: HashMap::new(),
             endpoints: HashMap::new(),
             tokens: BTreeMap::new(),
         }
@@ -158,6 +161,11 @@ impl Counters {
             let entry = (Arc::downgrade(&backend.stats), counts);
             (counts != Default::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
         };
+        let limit = |limiter: Arc<Limiter>| {
+            let exceeded = limiter.exceeded.load(Relaxed);
+            let entry = (Arc::downgrade(&limiter), exceeded);
+            (exceeded > 0).then(|| (Arc::as_ptr(&limiter).addr(), entry))
+        };
         let mut endpoints = HashMap::new();
         for backend in table.backends() {
             let of_backend = backend.endpoints();
@@ -169,6 +177,7 @@ impl Counters {
             process: Process::now(stats, dropped),
             rules: table.rules().filter_map(rule).collect(),
             backends: table.backends().filter_map(backend).collect(),
+            limits: table.limiters().into_iter().filter_map(limit).collect(),
             endpoints,
             tokens: sign_ins
                 .map(|(policy, oidc)| (policy, Tokens::of(&oidc)))
@@ -183,6 +192,13 @@ impl Counters {
             Some((_, before)) => now.since(before),
             None => now,
         }
+    }
+
+    /// Returns the requests over a limit since then.
+    pub(super) fn exceeded(&self, limiter: &Arc<Limiter>) -> u64 {
+        let now = limiter.exceeded.load(Relaxed);
+        let known = self.limits.get(&Arc::as_ptr(limiter).addr());
+        now.saturating_sub(known.map_or(0, |(_, before)| *before))
     }
 
     /// Returns the tokens that a policy needed since then.

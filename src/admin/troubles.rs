@@ -3,6 +3,7 @@
 //! that is shown.
 
 mod in_service;
+mod limits;
 mod overload;
 mod policies;
 mod rules;
@@ -40,6 +41,7 @@ pub(super) fn of(service: &InService<'_>) -> Vec<Finding> {
         endpoints(service),
         rules::slow(service),
         policies::peers(service.table),
+        limits::exceeded(service),
         unsent(service),
     ];
     named(kinds.into_iter().flatten())

@@ -37,6 +37,8 @@ named! {
         Slow = "slow",
         /// A pod that shares limits does not respond.
         Peer = "peer",
+        /// Many requests are over a limit of a policy.
+        Limit = "limit",
         /// A file or an object cannot be read.
         File = "file",
         /// An object is not accepted, or only in part.
@@ -75,6 +77,7 @@ impl Kind {
             | Self::Endpoint
             | Self::Slow
             | Self::Peer
+            | Self::Limit
             | Self::Policy
             | Self::Shadowed
             | Self::Telemetry

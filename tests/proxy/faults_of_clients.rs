@@ -9,9 +9,10 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use crate::access_policy::{before, gateway};
+use crate::api::document;
 use crate::backend_limits::{gated, send};
 use crate::browser::Browser;
-use crate::client::{connect, handshake, read_all};
+use crate::client::{Client, connect, get, handshake, read_all};
 use crate::first_problem::{Problem, is_first, is_gone};
 use crate::harness::tls::{self, Certificate};
 use crate::issuer::{Issuer, claims};
@@ -171,4 +172,54 @@ async fn pod_that_shares_limits_and_is_away_is_the_first_problem() {
     group.set_pods("edge-0", ["edge-0"].map(pod));
     scene.replace(&before(&origin, &[])).await;
     is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn limit_that_refuses_many_requests_is_the_first_problem() {
+    let origin = Origin::echo("origin").await;
+    let policy = |mode: &str| {
+        let mut rule = per_hour("one", 2);
+        rule["mode"] = json!(mode);
+        limits("a", &gateway(), &json!([rule]), None)
+    };
+    let mut scene = Scene::start(&before(&origin, &[policy("Enforce")]));
+    for status in [200, 200, 429] {
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, status);
+    }
+    let problem = Problem {
+        kind: "limit",
+        object: "RateLimitPolicy default/a",
+        texts: &[
+            "1 of 3 requests in the last minute were over the limit one: they are refused",
+            "raise it if clients need more",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    is_gone(&scene).await;
+    // It refuses nothing.
+    scene.replace(&before(&origin, &[policy("Audit")])).await;
+    for _ in 0..3 {
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
+    }
+    assert_eq!(document(&scene, "problems").await["total"], 0);
+}
+
+#[tokio::test]
+async fn limit_that_refuses_one_of_many_clients_is_no_problem() {
+    let origin = Origin::echo("origin").await;
+    let mut rule = per_hour("one", 2);
+    rule["key"] = json!([{"type": "Header", "name": "x-user"}]);
+    let policy = limits("a", &gateway(), &json!([rule]), None);
+    let scene = Scene::start(&before(&origin, &[policy]));
+    let mut client = Client::http1(scene.at(80)).await;
+    for user in 0..120 {
+        let user = user.to_string();
+        let answer = client.get_with("a.com", "/", &[("x-user", &user)]).await;
+        assert_eq!(answer.status, 200);
+    }
+    for status in [200, 429] {
+        let answer = client.get_with("a.com", "/", &[("x-user", "0")]).await;
+        assert_eq!(answer.status, status);
+    }
+    assert_eq!(document(&scene, "problems").await["total"], 0);
 }

@@ -9,7 +9,7 @@ const KINDS = {
   controller: "Controller", port: "Port", overload: "Overload", expired: "Expired",
   notYetValid: "Not valid yet", hostname: "Wrong hostname", clients: "TLS of clients",
   signIn: "Sign-in fails", backend: "No endpoint", route: "Failing route",
-  failing: "Failing endpoint", endpoint: "Ejected", slow: "Slow", peer: "Pod",
+  failing: "Failing endpoint", endpoint: "Ejected", slow: "Slow", peer: "Pod", limit: "Limit hit",
   file: "File", object: "Refused", policy: "Policy",
   shadowed: "Shadowed", telemetry: "Telemetry", expires: "Expires soon", note: "Note",
 };
