@@ -122,7 +122,11 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     let result = CheckResult::new(&load, &locations, &translation, found);
     let mut out = io::stdout().lock();
     match args.format.output {
-        OutputFormat::Text => result.print(args.quiet, &mut out)?,
+        OutputFormat::Text => {
+            let mut text = Vec::new();
+            result.print(args.quiet, &mut text)?;
+            output::text(&String::from_utf8_lossy(&text), &mut out)?;
+        }
         OutputFormat::Json => output::json(&result.document(args.quiet), &mut out)?,
     }
     Ok(ExitCode::from(u8::from(!result.is_well(args.fail_on))))

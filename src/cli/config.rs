@@ -1,6 +1,6 @@
 //! `portcullis config`: what is in service in a running proxy, as tables.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -89,7 +89,7 @@ fn print(args: &Args, json: &Value, documents: &Documents<'_>) -> io::Result<()>
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(json, &mut out),
-        OutputFormat::Text => write!(out, "{}", table(args.part, documents)),
+        OutputFormat::Text => output::text(&table(args.part, documents), &mut out),
     }
 }
 

@@ -216,7 +216,7 @@ fn explain_objects(
     match args.format.output {
         OutputFormat::Json => output::json(&explanation, &mut out)?,
         OutputFormat::Text => {
-            write!(out, "{explanation}")?;
+            output::text(&explanation, &mut out)?;
             if faults > 0 {
                 writeln!(
                     out,
@@ -249,8 +249,7 @@ fn ask(url: &AdminUrl, args: &Args) -> anyhow::Result<bool> {
     });
     let explanation = page.and_then(Explanation::of);
     let explanation = explanation.with_context(|| format!("cannot ask the proxy at {url}"))?;
-    let text = explanation.text.as_bytes();
-    io::stdout().lock().write_all(text)?;
+    output::text(&explanation.text, &mut io::stdout().lock())?;
     Ok(explanation.is_found)
 }
 
@@ -289,7 +288,7 @@ fn ask_pods(flags: &GatewayFlags, args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&pods.json(&documents(&explanations)), &mut out)?,
-        OutputFormat::Text => write!(out, "{}", text(&explanations))?,
+        OutputFormat::Text => output::text(&text(&explanations), &mut out)?,
     }
     if explanations.iter().any(|(_, it)| it.is_err()) {
         return Ok(gateway::report(&explanations));

@@ -85,7 +85,7 @@ fn print(fleet: &Fleet, format: FindingsFormat, is_watch: bool) -> io::Result<()
                 // Clears the screen.
                 write!(out, "\x1b[H\x1b[2J")?;
             }
-            write!(out, "{fleet}")?;
+            output::text(fleet, &mut out)?;
         }
     }
     out.flush()

@@ -17,6 +17,7 @@ use super::objects::api_server;
 use super::output::UNREACHABLE;
 use super::pods::{CONCURRENT_PAGES, GatewayClient, GatewayPod};
 use super::value::namespace;
+use super::visible;
 use crate::settings::{Settings, is_name};
 use crate::telemetry::log;
 
@@ -153,7 +154,8 @@ pub(super) fn report<T>(responses: &Responses<T>) -> ExitCode {
 
 /// Says on standard error why a pod does not respond.
 pub(super) fn say(pod: &str, error: &anyhow::Error) {
-    log::write_line(&format!("portcullis: cannot ask pod {pod}: {error:#}"));
+    let line = format!("portcullis: cannot ask pod {pod}: {error:#}");
+    log::write_line(&visible::lines(&line));
 }
 
 /// Sends a request to the admin address of a pod. `path` includes the query. Does not limit the time.

@@ -1,6 +1,6 @@
 //! `portcullis log-level`: the level of the log of a running proxy or controller.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use form_urlencoded::Serializer;
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&level, &mut out)?,
-        OutputFormat::Text => writeln!(out, "{}", text(&level))?,
+        OutputFormat::Text => output::text(&(text(&level) + "\n"), &mut out)?,
     }
     Ok(())
 }

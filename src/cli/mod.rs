@@ -30,6 +30,7 @@ mod table;
 pub mod tap;
 pub mod top;
 pub mod value;
+mod visible;
 
 use std::ffi::OsString;
 use std::io;
@@ -150,7 +151,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         if has_no_reader(&error) {
             return ExitCode::from(NO_READER);
         }
-        log::write_line(&format!("portcullis: {error:#}"));
+        log::write_line(&visible::lines(&format!("portcullis: {error:#}")));
         cli.command.failure()
     });
     log::finish();

@@ -1,9 +1,11 @@
 //! The format of what commands print on standard output, and the exit codes of those that have nothing to print or that judge.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::visible;
 use crate::finding::Severity;
 
 /// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
@@ -67,6 +69,12 @@ pub(super) fn yaml(value: &impl Serialize, out: &mut impl Write) -> io::Result<(
 
 /// Prints a value as one line of JSON.
 pub(super) fn json(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, value)?;
-    writeln!(out)
+    // JSON has to escape only some control characters.
+    let text = serde_json::to_string(value)?;
+    writeln!(out, "{}", visible::line(&text))
+}
+
+/// Prints a text for people.
+pub(super) fn text(text: &impl Display, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(visible::lines(&text.to_string()).as_bytes())
 }

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::visible;
 use crate::finding::FileLocation;
 
 /// Returns a problem as a line: how bad it is, where it is, if that is in a file, its object, what is wrong, and since when.
 pub(super) fn line(problem: &Value) -> String {
     let text = described(problem);
-    match problem["since"].as_str() {
+    match field(problem, "since") {
         Some(since) => format!("{text} (since {since})"),
         None => text,
     }
@@ -17,12 +18,10 @@ pub(super) fn line(problem: &Value) -> String {
 
 /// Returns a problem as a line without its time.
 pub(super) fn described(problem: &Value) -> String {
-    let of = |name: &str| problem[name].as_str();
-    let location = location(problem);
-    let message = of("message").unwrap_or_default();
+    let message = field(problem, "message").unwrap_or_default();
     let parts = [
-        of("severity"),
-        location.as_deref(),
+        field(problem, "severity"),
+        location(problem),
         object(problem),
         Some(message),
     ];
@@ -33,7 +32,7 @@ pub(super) fn described(problem: &Value) -> String {
 /// indented.
 pub(super) fn lines(problem: &Value) -> String {
     let text = detailed(problem);
-    match problem["since"].as_str() {
+    match field(problem, "since") {
         Some(since) => format!("{text}\n  since: {since}"),
         None => text,
     }
@@ -41,16 +40,15 @@ pub(super) fn lines(problem: &Value) -> String {
 
 /// Returns a problem as lines without its time.
 pub(super) fn detailed(problem: &Value) -> String {
-    let of = |name: &str| problem[name].as_str();
-    let location = location(problem);
-    let place = location.as_deref();
-    let head = [of("severity"), object(problem).or(place)];
+    let of = |name: &str| field(problem, name);
+    let place = location(problem);
+    let head = [of("severity"), object(problem).or(place.clone())];
     let mut text = head.into_iter().flatten().collect::<Vec<_>>().join(": ");
     if let Some(kind) = of("kind") {
         text.push_str(&format!(" ({kind})"));
     }
     // A former version names only the whole.
-    let cause = of("cause").or(of("message"));
+    let cause = of("cause").or_else(|| of("message"));
     let fields = [
         ("cause", cause),
         ("location", place),
@@ -77,9 +75,14 @@ fn location(problem: &Value) -> Option<String> {
 }
 
 /// Returns the object of a problem. Of a file without a readable object, the object is the file, which the location names.
-fn object(problem: &Value) -> Option<&str> {
-    let object = problem["object"].as_str();
-    object.filter(|object| Some(*object) != problem["file"].as_str())
+fn object(problem: &Value) -> Option<String> {
+    let is_file = problem["object"] == problem["file"];
+    field(problem, "object").filter(|_| !is_file)
+}
+
+/// Returns a text on one line, so that it cannot look like another problem.
+fn field(problem: &Value, name: &str) -> Option<String> {
+    problem[name].as_str().map(visible::line)
 }
 
 #[cfg(test)]
@@ -87,6 +90,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn texts_of_tenants_stay_on_their_line() {
+        let problem = json!({
+            "severity": "warning", "object": "HTTPRoute a/b", "message": "no \u{1b}[2J\n  error: x", "cause": "no\n  remedy: x",
+        });
+        let expected = "warning: HTTPRoute a/b: no \\u001b[2J\\u000a  error: x";
+        assert_eq!(line(&problem), expected);
+        let expected = "warning: HTTPRoute a/b\n  cause: no\\u000a  remedy: x";
+        assert_eq!(lines(&problem), expected);
+    }
 
     #[test]
     fn each_field_has_a_line() {

@@ -61,7 +61,7 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let report = ShiftReport::new(args, &plan, &changed);
     match args.format.output {
-        OutputFormat::Text => write!(io::stdout(), "{report}")?,
+        OutputFormat::Text => output::text(&report, &mut io::stdout())?,
         OutputFormat::Json => output::json(&report, &mut io::stdout())?,
     }
     if !args.watch {

@@ -1,6 +1,6 @@
 //! `portcullis status`: whether a running proxy works, and what is wrong.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.readiness {
         let (is_ready, reason) = admin_client::readiness(&args.proxy)?;
-        io::stdout().lock().write_all(reason.as_bytes())?;
+        output::text(&reason, &mut io::stdout().lock())?;
         return Ok(ExitCode::from(u8::from(!is_ready)));
     }
     if args.fleet.is_set() {
@@ -72,8 +72,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.output {
         FindingsFormat::Json => output::json(&status, &mut out)?,
         FindingsFormat::Yaml => output::yaml(&status, &mut out)?,
-        FindingsFormat::Text => write!(out, "{}", text(&status, problem::line))?,
-        FindingsFormat::Wide => write!(out, "{}", text(&status, problem::lines))?,
+        FindingsFormat::Text => output::text(&text(&status, problem::line), &mut out)?,
+        FindingsFormat::Wide => output::text(&text(&status, problem::lines), &mut out)?,
     }
     Ok(ExitCode::from(u8::from(!is_well(&status, args.fail_on))))
 }

@@ -2,20 +2,25 @@
 
 use std::fmt;
 
-/// Rows of cells; the first row has the names of the columns.
+use super::visible;
+
+/// Rows of cells; the first row has the names of the columns. Control characters in cells are printed as escapes.
 pub(super) struct Table(pub(super) Vec<Vec<String>>);
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const GAP: &str = "  ";
+        let rows = self.0.iter();
+        let rows = rows.map(|row| row.iter().map(|cell| visible::line(cell)).collect());
+        let rows: Vec<Vec<String>> = rows.collect();
         let width = |column: usize| {
-            let cells = self.0.iter().filter_map(|row| row.get(column));
+            let cells = rows.iter().filter_map(|row| row.get(column));
             cells
                 .map(|cell| cell.chars().count())
                 .max()
                 .unwrap_or_default()
         };
-        for row in &self.0 {
+        for row in &rows {
             let cells = row.iter().enumerate();
             let cells: Vec<_> = cells
                 .map(|(column, cell)| format!("{cell:<width$}", width = width(column)))
@@ -88,6 +93,15 @@ mod tests {
         assert_eq!(
             table.to_string(),
             "RELEASE    READY\na          10\nrelease-2  3\n"
+        );
+    }
+
+    #[test]
+    fn cells_stay_on_their_line() {
+        let table = Table(vec![header(&["PATH", "N"]), header(&["/\u{1b}[2J\n", "1"])]);
+        assert_eq!(
+            table.to_string(),
+            "PATH              N\n/\\u001b[2J\\u000a  1\n"
         );
     }
 

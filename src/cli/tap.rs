@@ -20,6 +20,7 @@ use super::gateway::{self, GatewayFlags, Pods};
 use super::output::{OutputFlag, OutputFormat, UNREACHABLE};
 use super::pods::{GatewayClient, GatewayPod};
 use super::value::Span;
+use super::visible;
 use crate::telemetry::log;
 use crate::telemetry::tap::{MAX_RATE, StatusFilter};
 
@@ -209,7 +210,7 @@ async fn print(mut body: Incoming, format: OutputFormat, pod: Option<&str>) -> a
                 (OutputFormat::Text, None) => shown(line),
                 (OutputFormat::Text, Some(pod)) => format!("{pod}  {}", shown(line)),
             };
-            writeln!(out, "{}", visible(&line))?;
+            writeln!(out, "{}", visible::line(&line))?;
         }
         out.flush()?;
     }
@@ -258,15 +259,6 @@ fn shown(line: &str) -> String {
     columns.join("  ")
 }
 
-/// Escapes characters of clients that a terminal would obey, as JSON does.
-fn visible(line: &str) -> String {
-    let escaped = |it: char| match it.is_control() {
-        true => format!("\\u{:04x}", u32::from(it)),
-        false => it.to_string(),
-    };
-    line.chars().map(escaped).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,10 +280,5 @@ mod tests {
     fn the_pod_is_a_member_of_a_line() {
         let line = named(r#"{"status":200,"reason":null}"#, "edge-1");
         assert_eq!(line, r#"{"pod":"edge-1","status":200,"reason":null}"#);
-    }
-
-    #[test]
-    fn characters_that_a_terminal_obeys_are_escaped() {
-        assert_eq!(visible("/\u{1b}[2J\u{9b}é"), "/\\u001b[2J\\u009bé");
     }
 }

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     // Clears the screen.
                     write!(out, "\x1b[H\x1b[2J")?;
                 }
-                write!(out, "{activity}")?;
+                output::text(&activity, &mut out)?;
             }
         }
         out.flush()?;

@@ -350,3 +350,26 @@ async fn commands_print_the_documents() {
         "{top}"
     );
 }
+
+#[tokio::test]
+async fn no_control_character_of_a_route_reaches_the_terminal() {
+    let echo = Origin::echo("echo").await;
+    let mut rule = prefix("/", "echo");
+    let path = json!({"type": "RegularExpression", "value": "/\u{1b}c|/a"});
+    rule["matches"] = json!([{"path": path}]);
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .route("route", &[rule]);
+    let scene = Scene::start(&objects);
+    for arguments in [
+        &["config", "routes"][..],
+        &["config", "routes", "-o", "json"],
+        &["explain", "http://a.com/b"],
+        &["explain", "-o", "json", "http://a.com/b"],
+    ] {
+        let printed = stdout(&portcullis_at(scene.admin_address(), arguments).await);
+        let is_obeyed = |it: char| it.is_control() && it != '\n';
+        assert!(!printed.contains(is_obeyed), "{arguments:?}: {printed:?}");
+        assert!(printed.contains("/\\u001bc|/a"), "{arguments:?}: {printed}");
+    }
+}
