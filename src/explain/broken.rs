@@ -61,6 +61,22 @@ pub(super) fn first(
     search.rule(rule, preview)
 }
 
+/// Returns why no request of the rule reaches a backend or gets a response of a filter, whatever the request is.
+pub(super) fn of_all(
+    configuration: Configuration<'_>,
+    place: ListenerOnPort<'_>,
+    rule: &Rule,
+) -> Option<String> {
+    let policies = place_policies(place, rule);
+    let fault = policies.and_then(|it| it.faults().next());
+    let search = Search {
+        configuration,
+        place,
+    };
+    let broken = || search.without_policies(rule).err().map(|it| it.why);
+    fault.map(str::to_owned).or_else(broken)
+}
+
 /// Returns why no connection or datagram that the rule gets is forwarded, if none is.
 pub(super) fn of_connections(
     configuration: Configuration<'_>,
@@ -86,6 +102,13 @@ impl Search<'_> {
         }
         self.buffer(rule, preview)?;
         self.action(rule, Some(preview))
+    }
+
+    fn without_policies(&self, rule: &Rule) -> Result<(), Broken> {
+        if self.filters(&rule.ir.filters, None)? == Passage::On {
+            self.action(rule, None)?;
+        }
+        Ok(())
     }
 
     /// Asks whether the body may be read as a whole before a backend is asked. Those of gRPC are not.

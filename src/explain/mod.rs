@@ -94,6 +94,18 @@ pub fn describe_rule(
     explanation.into_labels()
 }
 
+/// Returns why nothing of a rule on a listener reaches a backend, if nothing does, for no request in particular.
+pub fn why_broken(
+    configuration: Configuration<'_>,
+    place: ListenerOnPort<'_>,
+    rule: &Rule,
+) -> Option<String> {
+    match rule.forwards_bytes() {
+        true => broken::of_connections(configuration, place, rule),
+        false => broken::of_all(configuration, place, rule),
+    }
+}
+
 fn explain_port(
     explanation: &mut Explanation,
     port: &Port,

@@ -66,7 +66,7 @@ TASKS = [
     Task("Which listener gets requests, and which errors?", [("part", "listeners")], ["Gateway default/edge listener http", "Requests/s", "5xx/s"]),
     Task("Which route fails?", [], ["HTTPRoute default/broken rule 0", "were 5xx"]),
     Task("What does the failing route send its requests to?", [("click", row("name=HTTPRoute+default%2Fbroken"))], ["Service default/broken:80", "5xx"]),
-    Task("What has refused an object, and why?", [("click", row("name=HTTPRoute+default%2Fforeign"))], ["RefNotPermitted", "no ReferenceGrant in namespace data permits it"]),
+    Task("What has refused an object, and why?", [("click", row("name=HTTPRoute+default%2Fforeign"))], ["RefNotPermitted", "no ReferenceGrant in namespace data permits it", "nothing gets here"]),
     Task("What does a missing ReferenceGrant do to requests now, and what is to be done?", [], ["requests that need it get status 500", "add one there with from"]),
     Task("Which port is not bound?", [], ["listener taken", "PortUnavailable"]),
     Task("Which file cannot be read, and where?", [], ["typo.yaml", "matchs"]),

@@ -199,6 +199,9 @@ async fn route_has_its_way_from_listeners_to_endpoints() {
         (&json!(echo.address.to_string()), &json!("healthy"))
     );
     assert!(rule["details"]["backends"].is_array(), "{rule}");
+    assert_eq!(rule["broken"], Value::Null);
+    let broken = &route["rules"][1]["broken"];
+    assert_eq!(broken, "Service default/empty:80 has no ready endpoint");
     assert_eq!(route["conditions"][0]["conditions"][0]["type"], "Accepted");
     let path = "/api/v1/route?name=HTTPRoute%20default/other";
     let unknown = get(scene.admin_address(), "localhost", path).await;

@@ -11,7 +11,7 @@ use super::conditions::conditions;
 use super::counters::{by_class, duration_bounds};
 use super::query::{Query, Sort};
 use crate::admin::state::AdminState;
-use crate::explain::{Configuration, ListenerOnPort, State, Values, describe_rule};
+use crate::explain::{Configuration, ListenerOnPort, State, Values, describe_rule, why_broken};
 use crate::status::PlacedConditions;
 use crate::table::{BackendTarget, ForwardTotals, Listener, Port, Rule, Table};
 
@@ -103,7 +103,11 @@ pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Va
         let details = places.first().map(|(port, listener, _)| {
             describe_rule(configuration, ListenerOnPort { port, listener }, rule)
         });
+        let broken = places.first().and_then(|(port, listener, _)| {
+            why_broken(configuration, ListenerOnPort { port, listener }, rule)
+        });
         view.insert("details".to_owned(), json!(details));
+        view.insert("broken".to_owned(), json!(broken));
         let targets = rule.backends().iter().map(|it| match &it.target {
             BackendTarget::Backend(node) => backend(node, &before),
             BackendTarget::Invalid(_) => Value::Null,

@@ -331,12 +331,14 @@ function ruleFlow(name, rule, { listeners, durationBounds }) {
     const share = sum > 0 ? percent(it.weight / sum) : `weight ${it.weight}`;
     return h("li", {}, h("p", {}, `${share} `, target ? object(it.backend) : badge(it.backend, "bad")), target && endpointList(target), target?.tls && h("p", {}, `TLS by ${target.tlsPolicy}`));
   };
-  const step = (title, ...content) => h("li", {}, h("h3", {}, title), content);
+  // The edge to a step that nothing gets to is broken.
+  const mark = () => h("p", {}, badge("nothing gets here", "bad"));
+  const step = (title, isBroken, ...content) => h("li", { class: isBroken && "broken" }, h("h3", {}, title), isBroken && mark(), content);
   return h("ol", { class: "flow" },
-    step("Listeners", listeners.length > 0 ? h("ul", { class: "plain" }, listeners.map(listener)) : "none"),
-    step(rule.forwarded ? "Traffic" : "Matches", taken(name, rule, durationBounds)),
-    step("Filters and policies", details.length > 0 ? facts(details) : "none"),
-    step("Backends", rule.backends.length > 0 ? h("ul", { class: "plain" }, rule.backends.map(backend)) : "none"));
+    step("Listeners", false, listeners.length > 0 ? h("ul", { class: "plain" }, listeners.map(listener)) : "none"),
+    step(rule.forwarded ? "Traffic" : "Matches", listeners.length === 0, taken(name, rule, durationBounds)),
+    step("Filters and policies", false, details.length > 0 ? facts(details) : "none"),
+    step("Backends", Boolean(rule.broken), rule.broken && h("p", {}, rule.broken), rule.backends.length > 0 ? h("ul", { class: "plain" }, rule.backends.map(backend)) : "none"));
 }
 
 // A request that nobody sends.
