@@ -12,9 +12,12 @@ use serde_json::Value;
 use super::admin_client::runtime;
 use super::gateway::{self, GatewayFlags, Responses};
 use super::output::{self, FailOn, FindingsFormat};
+use super::pods::GatewayClient;
 use super::problem;
 use super::samples::samples;
 use super::table::{Table, header};
+use super::visible;
+use crate::telemetry::log;
 
 /// Time between two looks with --watch.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -58,21 +61,39 @@ async fn show(
     format: FindingsFormat,
     fail_on: FailOn,
 ) -> anyhow::Result<ExitCode> {
-    let is_wide = format == FindingsFormat::Wide;
     let gateway = flags.gateway.client().await?;
+    let mut is_shown = false;
     loop {
-        let pages = gateway.metrics().await?;
-        let mut fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
-        fleet.is_wide = is_wide;
-        if flags.problems || is_wide {
-            fleet.describe(gateway::documents(&gateway, "problems").await?);
-        }
-        print(&fleet, format, flags.watch)?;
-        if !flags.watch {
-            return Ok(ExitCode::from(u8::from(!fleet.is_well(fail_on))));
+        match look(&gateway, flags, format).await {
+            Ok(fleet) => {
+                print(&fleet, format, flags.watch)?;
+                if !flags.watch {
+                    return Ok(ExitCode::from(u8::from(!fleet.is_well(fail_on))));
+                }
+                is_shown = true;
+            }
+            // An API server that is away for a while, or pods that are replaced.
+            Err(error) if is_shown => {
+                log::write_line(&visible::lines(&format!("portcullis: {error:#}")));
+            }
+            Err(error) => return Err(error),
         }
         tokio::time::sleep(INTERVAL).await;
     }
+}
+
+async fn look(
+    gateway: &GatewayClient,
+    flags: &FleetFlags,
+    format: FindingsFormat,
+) -> anyhow::Result<Fleet> {
+    let pages = gateway.metrics().await?;
+    let mut fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
+    fleet.is_wide = format == FindingsFormat::Wide;
+    if flags.problems || fleet.is_wide {
+        fleet.describe(gateway::documents(gateway, "problems").await?);
+    }
+    Ok(fleet)
 }
 
 fn print(fleet: &Fleet, format: FindingsFormat, is_watch: bool) -> io::Result<()> {

@@ -157,7 +157,9 @@ impl GatewayClient {
         let mut pods = of_gateway(&self.client, &self.gateway, Phase::Any).await?;
         if pods.is_empty() {
             let NamespacedName { namespace, name } = &self.gateway;
-            bail!("Gateway {namespace}/{name} has no pods");
+            bail!(
+                "Gateway {namespace}/{name} has no pods: its condition Programmed and its Events say why"
+            );
         }
         pods.sort();
         Ok(pods)

@@ -82,7 +82,8 @@ fn gateway_without_pods_is_named() {
     let output = run(&api, &EDGE);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{error}");
-    assert!(error.contains("Gateway infra/edge has no pods"), "{error}");
+    let why = "Gateway infra/edge has no pods: its condition Programmed and its Events say why";
+    assert!(error.contains(why), "{error}");
     let output = run(&api, &["status", "-n", "infra", "edge"]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
@@ -111,6 +112,7 @@ fn pods_are_shown_again_while_they_are_watched() {
         .args(["--watch", "-o", "json", "--kubeconfig"])
         .arg(kubeconfig(&api, folder.path()))
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn();
     let mut watch = Running(child.unwrap());
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
@@ -123,4 +125,12 @@ fn pods_are_shown_again_while_they_are_watched() {
     assert!(until(7));
     metrics(&api, "edge-1", 8, (1, 0));
     assert!(until(8));
+    // Its pods are replaced.
+    api.delete("Pod", "infra", "edge-1");
+    let mut errors = BufReader::new(watch.0.stderr.take().unwrap()).lines();
+    let error = errors.next().unwrap().unwrap();
+    assert!(error.contains("Gateway infra/edge has no pods"), "{error}");
+    metrics(&api, "edge-1", 9, (1, 0));
+    pod(&api, "edge-1", "edge");
+    assert!(until(9));
 }
