@@ -64,7 +64,7 @@ pub struct OutputFlag {
 pub(super) fn yaml(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let text =
         serde_saphyr::to_string(value).map_err(|error| io::Error::other(error.to_string()))?;
-    writeln!(out, "---\n{}", text.trim_end())
+    writeln!(out, "---\n{}", visible::lines(text.trim_end()))
 }
 
 /// Prints a value as one line of JSON.

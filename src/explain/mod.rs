@@ -34,7 +34,7 @@ use crate::ir::error_page::ErrorPage;
 use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::{ObjectRef, PortProtocol, Protocol};
-use crate::proxy::preview::{Preview, PreviewClient, Refusal, ResponseStatus};
+use crate::proxy::preview::{Preview, PreviewClient, Refusal};
 use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule};
 
 /// Explains a request, with what is found about the objects that it concerns.
