@@ -107,7 +107,7 @@ pub fn admit(value: Value) -> Admission {
         } else {
             "apiVersion"
         };
-        let finding = Violation::error(field, "Required value");
+        let finding = Violation::error(field, required(&value, field));
         return unnamed(value, (&api_version, &kind_name), finding);
     }
     for (field, text) in [("apiVersion", &api_version), ("kind", &kind_name)] {
@@ -147,6 +147,23 @@ pub fn admit(value: Value) -> Admission {
         }
     }
     Admission::invalid(kind, id, &written, findings)
+}
+
+/// Returns the message on a field that every object has, and that this one lacks.
+fn required(value: &Map<String, Value>, field: &str) -> String {
+    let others = value.keys().map(String::as_str);
+    let others = others.filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let is_object = ["apiVersion", "kind", "metadata"]
+        .iter()
+        .any(|key| value.contains_key(*key));
+    match schema::nearest(field, others).filter(|_| is_object) {
+        Some(key) if key != field => format!("Required value; write {field} instead of {key}"),
+        None if !is_object => {
+            "Required value; this is not an object, but perhaps a file of Kustomize or Helm: use what these render"
+                .to_owned()
+        }
+        Some(_) | None => "Required value".to_owned(),
+    }
 }
 
 /// Admits an object without a valid `apiVersion` or `kind`.

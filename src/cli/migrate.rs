@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::objects::{STANDARD_INPUT, standard_input};
+use super::objects::{STANDARD_INPUT, is_pipe, pipe_text, standard_input};
 use super::output::UNREACHABLE;
 use crate::migrate::{Migration, Name, Settings, migrate};
+use crate::provider::Problem;
 use crate::provider::file::written::{self, WrittenObjects};
 use crate::settings::NamespacedName;
 use crate::telemetry::log;
@@ -71,12 +72,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(UNREACHABLE));
         }
     };
-    let migration = match problems.is_empty() {
-        true => migrate(&objects, &settings(args)),
-        false => Err(Vec::new()),
+    // Notes are about files that are no input, such as a README.
+    let migration = match problems.iter().any(Problem::is_fault) {
+        true => Err(Vec::new()),
+        false => migrate(&objects, &settings(args)),
     };
     let migration = match migration {
-        Ok(migration) => migration,
+        Ok(migration) => {
+            for note in &problems {
+                log::write_line(&format!("{note}"));
+            }
+            migration
+        }
         Err(found) => {
             problems.extend(found);
             for problem in problems {
@@ -107,10 +114,11 @@ fn settings(args: &Args) -> Settings {
 }
 
 fn read(input: &Path) -> anyhow::Result<WrittenObjects> {
-    if input != Path::new(STANDARD_INPUT) {
-        return written::read(input);
+    match input {
+        _ if input == Path::new(STANDARD_INPUT) => written::of_text(input, &standard_input()?),
+        _ if is_pipe(input) => written::of_text(input, &pipe_text(input)?),
+        _ => written::read(input),
     }
-    written::of_text(input, &standard_input()?)
 }
 
 fn write(args: &Args, migration: &Migration) -> anyhow::Result<()> {

@@ -131,11 +131,7 @@ impl<'a> ObjectSource<'a> {
                 Ok(file::load_text(path, &standard_input()?))
             }
             Self::Folder(path) if path.is_file() => file::load_file(path),
-            Self::Folder(path) if is_pipe(path) => {
-                let pipe = File::open(path);
-                let pipe = pipe.with_context(|| format!("{} cannot be read", path.display()))?;
-                Ok(file::load_text(path, &text_of(pipe, &path.display())?))
-            }
+            Self::Folder(path) if is_pipe(path) => Ok(file::load_text(path, &pipe_text(path)?)),
             Self::Folder(folder) => {
                 let mut provider = FileProvider::new(folder.to_owned());
                 Ok((provider.load()?, provider.locations().load_full()))
@@ -169,6 +165,13 @@ pub(super) fn standard_input() -> anyhow::Result<String> {
     text_of(io::stdin().lock(), &"standard input")
 }
 
+/// Reads a pipe.
+pub(super) fn pipe_text(path: &Path) -> anyhow::Result<String> {
+    let pipe = File::open(path);
+    let pipe = pipe.with_context(|| format!("{} cannot be read", path.display()))?;
+    text_of(pipe, &path.display())
+}
+
 fn text_of(input: impl Read, name: &dyn fmt::Display) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut limited = input.take(MAX_INPUT + 1);
@@ -182,7 +185,7 @@ fn text_of(input: impl Read, name: &dyn fmt::Display) -> anyhow::Result<String> 
 }
 
 /// Reports whether a path is a pipe, such as that of the shell's `<(command)`.
-fn is_pipe(path: &Path) -> bool {
+pub(super) fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 

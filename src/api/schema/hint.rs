@@ -6,6 +6,14 @@ use serde_json::Value;
 use super::node::{Properties, Type};
 use crate::api::duration;
 
+/// Advice on the source of a template in place of a value.
+const TEMPLATE: &str = "this looks like an expression of a template that was not rendered";
+
+/// Reports whether text has an expression of a template, such as of Helm or envsubst.
+fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("${")
+}
+
 /// Returns the one of `known` names that resembles `name` most, if any does.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = name.to_lowercase();
@@ -38,8 +46,8 @@ pub(super) fn unknown_field(name: &str, properties: &Properties) -> String {
 /// Returns advice on text that does not match a pattern of the Gateway API, beginning with a separator; empty if there
 /// is none.
 pub(super) fn correction(pattern: &str, text: &str) -> String {
-    let advice = if text.contains("{{") {
-        Some("this looks like an expression of a template that was not rendered".to_owned())
+    let advice = if is_template(text) {
+        Some(TEMPLATE.to_owned())
     } else if !text.chars().all(|c| c.is_ascii_graphic()) {
         // Advice repeats parts of the text.
         None
@@ -62,6 +70,7 @@ pub(super) fn other_type(expected: Option<Type>, pattern: Option<&str>, value: &
         _ => None,
     };
     match (expected, value) {
+        (Some(_), Value::String(text)) if is_template(text) => format!("; {TEMPLATE}"),
         (Some(Type::String), Value::Number(number)) if is_duration => match number.is_u64() {
             true => format!("; a duration needs a unit: write {number}s"),
             false => String::new(),
@@ -188,6 +197,7 @@ mod tests {
     fn corrects_types() {
         let unit = "; a duration needs a unit: write 30s";
         let list = "; write a list, with `- ` before each item";
+        let template = "; this looks like an expression of a template that was not rendered";
         for (expected, pattern, value, advice) in [
             (Type::String, Some(DURATION), json!(30), unit),
             (Type::String, Some(DURATION), json!(true), ""),
@@ -206,6 +216,7 @@ mod tests {
                 "; write 80 without quotes",
             ),
             (Type::Integer, None, json!("http"), ""),
+            (Type::Integer, None, json!("${PORT}"), template),
             (
                 Type::Boolean,
                 None,

@@ -3,12 +3,64 @@
 /// Marks of an unresolved merge conflict in version control, at the start of a line.
 const CONFLICT_MARKS: [&str; 4] = ["<<<<<<< ", "||||||| ", "=======", ">>>>>>> "];
 
-/// Returns the line, from 1, and the message of a mistake that explains why text cannot be parsed.
-/// `failed` is the line at which the parser gave up; 0 if unknown.
-pub(super) fn explain(text: &str, failed: usize) -> Option<(usize, String)> {
-    conflict(text)
-        .or_else(|| tab(text, failed))
-        .or_else(|| template(text))
+/// What to do about messages of the YAML parser, by their beginnings.
+const REMEDIES: [(&str, &str); 12] = [
+    ("alias references unknown anchor", STAR),
+    ("while scanning an anchor or alias", STAR),
+    ("unexpected character: `@", SIGN),
+    ("unexpected character: `%", SIGN),
+    ("unexpected character: ``", SIGN),
+    ("mapping values are not allowed", INDENTATION_OR_COLON),
+    (
+        "while parsing a block mapping, did not find",
+        INDENTATION_OR_BRACKET,
+    ),
+    (
+        "while parsing a block collection, did not find",
+        INDENTATION,
+    ),
+    (
+        "simple key expected ':'",
+        "write `: `, with a space, behind each key",
+    ),
+    (
+        "while parsing a quoted scalar, found unknown escape",
+        BACKSLASH,
+    ),
+    ("invalid indentation in multiline quoted scalar", QUOTE),
+    ("unclosed quote", QUOTE),
+];
+const STAR: &str = "a value that begins with `*`, such as `*.example.com`, needs quotes";
+const SIGN: &str = "a value that begins with it needs quotes";
+const INDENTATION: &str = "check the indentation";
+const INDENTATION_OR_COLON: &str = "check the indentation; a value that contains `: ` needs quotes";
+const INDENTATION_OR_BRACKET: &str =
+    "check the indentation; a value that begins with `[` or `{` needs quotes";
+const BACKSLASH: &str = "write a value that contains `\\` in single quotes";
+const QUOTE: &str = "close the quote that begins before this line";
+
+/// Returns the line, from 1, and the message of a mistake that explains why text cannot be parsed. `failed` is the line at
+/// which the parser gave up, 0 if unknown, and `message` is its own.
+pub(super) fn explain(text: &str, failed: usize, message: &str) -> Option<(usize, String)> {
+    if let Some(conflict) = conflict(text) {
+        return Some(conflict);
+    }
+    // The parser reads a map whole before its keys are compared.
+    if repeated_key(message).is_some() {
+        return None;
+    }
+    indentation(text, failed).or_else(|| template(text, failed))
+}
+
+/// Adds what to do to a message of the parser, if that is known.
+pub(super) fn with_remedy(message: String) -> String {
+    let remedy = REMEDIES
+        .iter()
+        .find(|(start, _)| message.starts_with(*start));
+    match remedy {
+        Some((_, remedy)) => format!("{message}: {remedy}"),
+        None => message,
+    }
 }
 
 fn conflict(text: &str) -> Option<(usize, String)> {
@@ -23,24 +75,37 @@ fn conflict(text: &str) -> Option<(usize, String)> {
     Some((line, message))
 }
 
-/// Finds indentation with a tab up to the line at which the parser gave up, which may be the line
-/// after it.
-fn tab(text: &str, failed: usize) -> Option<(usize, String)> {
-    let is_indented_by_tab = |line: &str| {
-        let content = line.trim_start_matches([' ', '\t']);
-        !content.is_empty() && line[..line.len() - content.len()].contains('\t')
+/// Finds indentation with a tab, or with another character that looks like spaces, where the parser gave up.
+fn indentation(text: &str, failed: usize) -> Option<(usize, String)> {
+    let wrong = |line: &str| {
+        let content = line.trim_start();
+        let indent = &line[..line.len() - content.len()];
+        let wrong = indent.chars().find(|character| *character != ' ');
+        wrong.filter(|_| !content.is_empty())
     };
-    let (line, _) = numbered(text)
-        .take_while(|(line, _)| failed == 0 || *line <= failed + 1)
-        .find(|(_, line)| is_indented_by_tab(line))?;
-    let message = "the line is indented with a tab: YAML permits only spaces".to_owned();
+    let (line, character) =
+        near(text, failed).find_map(|(line, text)| Some((line, wrong(text)?)))?;
+    let name = match character {
+        '\t' => "a tab".to_owned(),
+        other => format!("U+{:04X}, which looks like a space", u32::from(other)),
+    };
+    let message = format!("the line is indented with {name}: YAML permits only spaces");
     Some((line, message))
 }
 
-fn template(text: &str) -> Option<(usize, String)> {
-    let (line, _) = numbered(text).find(|(_, line)| line.contains("{{"))?;
+/// Finds an expression of a template where the parser gave up, or a line before it that is one.
+fn template(text: &str, failed: usize) -> Option<(usize, String)> {
+    let is_one = |(line, text): &(usize, &str)| *line <= failed && text.starts_with("{{");
+    let here = near(text, failed).find(|(_, line)| line.contains("{{"));
+    let (line, _) = here.or_else(|| numbered(text).find(is_one))?;
     let message = "`{{` begins an expression of a template: render the template first, such as by `helm template`";
     Some((line, message.to_owned()))
+}
+
+/// Returns the line at which the parser gave up and its neighbours, or all lines if it is unknown. Text elsewhere, such as
+/// in a block scalar, is valid.
+fn near(text: &str, failed: usize) -> impl Iterator<Item = (usize, &str)> {
+    numbered(text).filter(move |(line, _)| failed == 0 || line.abs_diff(failed) <= 1)
 }
 
 /// Returns the message on a key that a map has twice.
@@ -48,11 +113,16 @@ pub(super) fn appears_twice(key: &str) -> String {
     format!("the key {key:?} appears twice")
 }
 
+/// Returns the key, if a message is that of [`appears_twice`].
+fn repeated_key(message: &str) -> Option<&str> {
+    let key = message.strip_prefix("the key \"")?;
+    key.strip_suffix("\" appears twice")
+}
+
 /// Returns the line of the second of two equal keys of a map, if `message` is about such keys. `first` is the line of
 /// the first key of the map.
 pub(super) fn second_key(text: &str, first: usize, message: &str) -> Option<usize> {
-    let key = message.strip_prefix("the key \"")?;
-    let key = key.strip_suffix("\" appears twice")?;
+    let key = repeated_key(message)?;
     let mut lines = numbered(text)
         .skip_while(|(line, _)| *line < first)
         .peekable();
@@ -83,6 +153,18 @@ mod tests {
             ("a:\n\tb: 1\n", 2, 2, "indented with a tab"),
             ("a:\n  b: 1\n \t c: 2\n", 3, 3, "indented with a tab"),
             (
+                "a:\n\u{a0} b: 1\n",
+                2,
+                2,
+                "indented with U+00A0, which looks",
+            ),
+            (
+                "{{/* one\ntwo\nthree\n*/}}\na: 1\n",
+                5,
+                1,
+                "begins an expression of a template",
+            ),
+            (
                 "a:\n  b: {{ .Values.b }}\n",
                 2,
                 2,
@@ -95,7 +177,7 @@ mod tests {
                 "`<<<<<<<` is a mark",
             ),
         ] {
-            let (found, text) = explain(text, failed).unwrap();
+            let (found, text) = explain(text, failed, "").unwrap();
             assert_eq!(found, line, "{text}");
             assert!(text.contains(message), "{text}");
         }
@@ -115,7 +197,11 @@ mod tests {
     #[test]
     fn other_mistakes_are_left_to_the_parser() {
         for text in ["a: [1\n", "a: |\n  =======\nb", "\t\n"] {
-            assert_eq!(explain(text, 1), None, "{text}");
+            assert_eq!(explain(text, 1, ""), None, "{text}");
         }
+        let valid = "a: |\n  \tb\nc: \"{{ d }}\"\ne: 1\n\nf: [\n";
+        assert_eq!(explain(valid, 6, ""), None);
+        let twice = "a: \"{{ b }}\"\nc: 1\nc: 2\n";
+        assert_eq!(explain(twice, 1, &appears_twice("c")), None);
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::string::FromUtf8Error;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -283,13 +284,9 @@ pub(super) fn entry_of(
         .flat_map(|previous| &previous.documents);
     let known: HashMap<u64, &Document> =
         known.map(|document| (document.digest, document)).collect();
-    let sources = if is_json {
-        vec![parse::DocumentText {
-            line: 1,
-            text: text.strip_prefix('\u{feff}').unwrap_or(text),
-        }]
-    } else {
-        parse::documents(text)
+    let sources = match is_json {
+        true => parse::json_document(text),
+        false => parse::documents(text),
     };
     if sources.len() > MAX_DOCUMENTS {
         return failed(
@@ -388,8 +385,20 @@ pub(super) fn read(path: &Path) -> io::Result<(String, Option<Stamp>)> {
         ));
     }
     let text = String::from_utf8(bytes)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))?;
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, not_utf8(&error)))?;
     Ok((text, stamp))
+}
+
+/// Returns what the text of a file is instead of UTF-8, or else where it is not.
+fn not_utf8(error: &FromUtf8Error) -> String {
+    let bytes = error.as_bytes();
+    // The byte order marks of UTF-16, in which some shells of Windows write.
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return "it is UTF-16, not UTF-8".to_owned();
+    }
+    let valid = &bytes[..error.utf8_error().valid_up_to()];
+    let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+    format!("it is not UTF-8 in line {line}")
 }
 
 #[cfg(test)]

@@ -79,6 +79,12 @@ pub(super) struct Item {
     pub(super) value: Value,
 }
 
+/// Returns the document of a JSON file.
+pub(super) fn json_document(text: &str) -> Vec<DocumentText<'_>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    vec![DocumentText { line: 1, text }]
+}
+
 /// Splits a YAML stream at its document markers. Skips documents without content.
 pub(super) fn documents(text: &str) -> Vec<DocumentText<'_>> {
     let mut documents = Vec::new();
@@ -197,20 +203,19 @@ fn options() -> serde_saphyr::Options {
 fn not_yaml(text: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let line = error.location().map_or(0, |location| location.line());
     let line = usize::try_from(line).unwrap_or(0);
-    let explained = advice::explain(text, line);
     // Without the library's own position, which counts from the start of the document.
-    let plain = || {
-        let message = DefaultMessageFormatter.format_message(error);
-        // Of this error the library has only its debug representation.
-        match message.starts_with("budget breached: ") {
-            true => "the document has too many values, or its aliases expand to too many".into(),
-            false => message.replace(char::is_control, "\u{fffd}"),
-        }
+    let message = DefaultMessageFormatter.format_message(error);
+    // Of this error the library has only its debug representation.
+    let message = match message.starts_with("budget breached: ") {
+        true => "the document has too many values, or its aliases expand to too many".into(),
+        false => message.replace(char::is_control, "\u{fffd}"),
     };
-    let (line, message) = explained.unwrap_or_else(|| (line, plain()));
+    if let Some((line, explained)) = advice::explain(text, line, &message) {
+        return SyntaxError::new(line, explained);
+    }
     // The library gives the line of the first key of a map.
     let line = advice::second_key(text, line, &message).unwrap_or(line);
-    SyntaxError::new(line, message)
+    SyntaxError::new(line, advice::with_remedy(message))
 }
 
 /// Replaces a `List` (or a typed list such as `GatewayList`) with its items.

@@ -121,11 +121,48 @@ fn frequent_mistakes_in_yaml_have_sentences_of_their_own() {
             2,
             "merge conflict",
         ),
+        ("a:\n- *.example.com\n", 2, "`*.example.com`, needs quotes"),
+        ("a: *\n", 1, "`*.example.com`, needs quotes"),
+        ("a: @b\n", 1, "a value that begins with it needs quotes"),
+        ("a: b: c\n", 1, "a value that contains `: ` needs quotes"),
+        ("a: [0-9]+\n", 1, "begins with `[` or `{` needs quotes"),
+        ("a:\n  b: 1\n c: 2\n", 3, "check the indentation"),
+        ("a: 1\nb:2\n", 2, "write `: `, with a space"),
+        ("a: \"\\d+\"\n", 1, "in single quotes"),
+        ("a: \"b\nc: 1\n", 2, "close the quote"),
+        (
+            "a: |\n  \tb\nc: '{{ d }}'\n\ne: 1\ne: 2\n",
+            6,
+            "\"e\" appears twice",
+        ),
     ] {
         let load = load(&[("a.yaml", text)]);
         let problem = &load.problems[0];
         assert_eq!(problem.location.line, line, "{problem}");
         assert!(problem.message.contains(message), "{problem}");
+    }
+}
+
+#[test]
+fn missing_kind_or_version_says_what_may_be_meant() {
+    for (text, message) in [
+        (
+            "apiversion: v1\nkind: ConfigMap\nmetadata: {name: a}\n",
+            "apiVersion: Required value; write apiVersion instead of apiversion",
+        ),
+        (
+            "apiVersion: v1\nKind: ConfigMap\nmetadata: {name: a}\n",
+            "kind: Required value; write kind instead of Kind",
+        ),
+        (
+            "resources: [a.yaml]\nid: 1\n",
+            "perhaps a file of Kustomize or Helm: use what these render",
+        ),
+        ("metadata: {name: a}\nkind: 3\n", "kind: Required value"),
+    ] {
+        let load = load(&[("a.yaml", text)]);
+        let problem = load.problems[0].to_string();
+        assert!(problem.ends_with(message), "{problem}");
     }
 }
 
@@ -216,13 +253,18 @@ fn accepts_byte_order_marks_and_reports_invalid_bytes() {
         .encode_utf16()
         .flat_map(u16::to_le_bytes)
         .collect();
-    for bytes in [&utf16[..], b"\xff\xfe", b"# \xe9\n"] {
+    let mark = "it is UTF-16, not UTF-8";
+    for (bytes, message) in [
+        (&utf16[..], mark),
+        (&b"\xff\xfe"[..], mark),
+        (&b"a: 1\n# \xe9\n"[..], "it is not UTF-8 in line 2"),
+    ] {
         fs::write(directory.path().join("a.yaml"), bytes).expect("written");
         let load = FileProvider::new(directory.path().to_owned())
             .load()
             .expect("readable");
         assert!(
-            load.problems[0].message.contains("not UTF-8"),
+            load.problems[0].message.ends_with(message),
             "{:?}",
             load.problems
         );

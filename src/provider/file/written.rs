@@ -60,9 +60,14 @@ pub fn read(path: &Path) -> anyhow::Result<WrittenObjects> {
     } = scan::scan(path, &Scan::default()).with_context(unreadable)?;
     let (mut objects, mut problems): WrittenObjects = (Vec::new(), problems);
     for (shown, real) in &files {
-        let (text, _) =
-            entry::read(real).with_context(|| format!("{} cannot be read", shown.display()))?;
-        let (of_file, faults) = of_text(shown, &text)?;
+        let (of_file, faults) = match entry::read(real) {
+            Ok((text, _)) => of_text(shown, &text)?,
+            Err(error) => {
+                let message = format!("cannot be read: {error}");
+                let problem = Problem::of_file(Severity::Error, shown, message);
+                (Vec::new(), vec![problem])
+            }
+        };
         objects.extend(of_file);
         problems.extend(faults);
     }
@@ -76,7 +81,7 @@ pub fn read(path: &Path) -> anyhow::Result<WrittenObjects> {
 pub fn of_text(file: &Path, text: &str) -> anyhow::Result<WrittenObjects> {
     let is_json = file.extension().is_some_and(|it| it == "json");
     let documents = match is_json {
-        true => vec![parse::DocumentText { line: 1, text }],
+        true => parse::json_document(text),
         false => parse::documents(text),
     };
     if documents.len() > MAX_DOCUMENTS {
