@@ -38,7 +38,9 @@ impl FromStr for AdminUrl {
             .map_err(|_| wrong())?;
         let host = authority.host();
         let has_bad_port = authority.as_str() != host && authority.port_u16().is_none();
-        if authority.as_str().contains('@') || host.is_empty() || has_bad_port {
+        // A port alone would be the host 0.0.74.56.
+        let has_no_host = host.bytes().all(|byte| byte.is_ascii_digit());
+        if authority.as_str().contains('@') || has_no_host || has_bad_port {
             return Err(wrong());
         }
         Ok(Self { authority })
@@ -266,6 +268,8 @@ mod tests {
             "127.0.0.1:19000/explain",
             "http://u@a",
             "a:port",
+            "19000",
+            ":19000",
         ] {
             assert!(text.parse::<AdminUrl>().is_err(), "{text}");
         }

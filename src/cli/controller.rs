@@ -53,7 +53,8 @@ pub struct Args {
         long,
         value_name = "ADDR",
         env = "PORTCULLIS_STREAM_ADDRESS",
-        default_value = "[::]:19443"
+        default_value = "[::]:19443",
+        value_parser = super::value::socket_address
     )]
     stream_address: SocketAddr,
     /// URL that pods connect to for their configuration, https://HOST:PORT [default: the Service

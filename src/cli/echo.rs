@@ -44,7 +44,12 @@ Examples:
 Exit codes: 0 after SIGTERM or Ctrl-C, 1 if the address cannot be bound, 2 for wrong usage.")]
 pub struct Args {
     /// Address to listen on; port 0 selects a free port
-    #[arg(long, value_name = "ADDR", env = "PORTCULLIS_ECHO_LISTEN")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "PORTCULLIS_ECHO_LISTEN",
+        value_parser = super::value::socket_address
+    )]
     listen: SocketAddr,
     /// Name in responses
     #[arg(

@@ -29,7 +29,8 @@ pub struct ServeFlags {
         long,
         value_name = "CIDR,…",
         env = "PORTCULLIS_TRUSTED_PROXIES",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = super::value::cidr
     )]
     pub trusted_proxies: Vec<IpNet>,
     /// Metrics of requests.
@@ -212,7 +213,8 @@ pub struct AddressFlags {
         long,
         value_name = "CIDR,…",
         env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = super::value::cidr
     )]
     pub allow_external_address: Vec<IpNet>,
     /// Addresses of token issuers.
@@ -229,7 +231,8 @@ pub struct IssuerAddressFlags {
         long,
         value_name = "CIDR,…",
         env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = super::value::cidr
     )]
     pub allow_jwks_address: Vec<IpNet>,
 }

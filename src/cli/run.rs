@@ -138,6 +138,7 @@ struct StreamFlags {
         value_name = "ADDR",
         env = "PORTCULLIS_PEERS",
         default_value_t = StreamSource::PEERS,
+        value_parser = super::value::socket_address,
         conflicts_with_all = OTHER_SOURCES
     )]
     peers: SocketAddr,

@@ -1,13 +1,31 @@
-//! Value parsers of the command line: durations, sizes, switches and the admin address.
+//! Value parsers of the command line: durations, sizes, switches and addresses.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::api::duration;
 use crate::settings::is_name;
 use crate::translate;
+
+/// Parses an address to listen on.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().ok();
+    address.ok_or_else(|| {
+        format!("`{text}` is not an address; write one like 127.0.0.1:8080 or [::]:8080")
+    })
+}
+
+/// Parses a range of addresses.
+pub fn cidr(text: &str) -> Result<IpNet, String> {
+    let range = text.parse::<IpNet>().ok();
+    range.ok_or_else(|| {
+        format!("`{text}` is not a CIDR; write one like 10.0.0.0/8, fd00::/8 or 192.0.2.1/32")
+    })
+}
 
 /// Parses the address of a name server. The default port is 53.
 pub fn dns_server(text: &str) -> Result<SocketAddr, String> {

@@ -120,6 +120,15 @@ fn wrong_usage_exits_with_2_and_shows_the_right_form() {
             "a percentage excludes other changes",
         ),
         (&["echo"], "--listen"),
+        (&["echo", "--listen", "80"], "write one like 127.0.0.1:8080"),
+        (
+            &["run", "--config-dir", "x", "--trusted-proxies", "10.0.0.1"],
+            "`10.0.0.1` is not a CIDR; write one like 10.0.0.0/8",
+        ),
+        (
+            &["status", "--admin", "19000"],
+            "write one like http://127.0.0.1:19000",
+        ),
         (&["unknown"], "unrecognized subcommand"),
     ] {
         let output = output(arguments);
