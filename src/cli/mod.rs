@@ -36,7 +36,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::output::UNREACHABLE;
 use crate::telemetry::log;
@@ -127,7 +127,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the subcommand of the arguments. The first argument is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = Cli::parse_from(arguments);
+    let cli = parse(arguments);
     let result = match &cli.command {
         Command::Quickstart(args) => quickstart::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args).map(|()| ExitCode::SUCCESS),
@@ -156,6 +156,24 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     log::finish();
     code
+}
+
+/// Parses the arguments. Wrong ones, and requests for help, end the process.
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
+    let command = command().mut_subcommands(|command| command.mut_args(without_false));
+    let matches = command.get_matches_from(arguments);
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Removes the variable of a switch that it sets to `false`: the parser takes any value for a switch that is given, which
+/// excludes others.
+fn without_false(arg: Arg) -> Arg {
+    let value = arg.get_env().and_then(std::env::var_os);
+    let is_false = value.is_some_and(|value| value == "false");
+    match is_false && matches!(arg.get_action(), ArgAction::SetTrue) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    }
 }
 
 /// Reports whether a command ended because nobody reads its output any more. Errors of connections have a context.

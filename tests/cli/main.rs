@@ -139,6 +139,33 @@ fn wrong_usage_exits_with_2_and_shows_the_right_form() {
 }
 
 #[test]
+fn switch_that_its_variable_sets_to_false_is_absent() {
+    let with = |value: &str, arguments: &[&str]| {
+        let mut command = portcullis(arguments);
+        let output = command.env("PORTCULLIS_KUBERNETES", value).output();
+        let output = output.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), error)
+    };
+    let folder = [
+        "run",
+        "--admin",
+        "off",
+        "--config-dir",
+        "/nonexistent/folder",
+    ];
+    let (code, error) = with("false", &folder);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("/nonexistent/folder"), "{error}");
+    let (code, error) = with("false", &["run", "--admin", "off"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("--config-dir"), "{error}");
+    let (code, error) = with("true", &folder);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("cannot be used with"), "{error}");
+}
+
+#[test]
 fn explain_shows_chosen_rule_and_other_matches() {
     let url = "http://demo.example.com:8080/hello";
     let arguments = [
