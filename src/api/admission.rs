@@ -152,7 +152,10 @@ pub fn admit(value: Value) -> Admission {
 /// Returns the message on a field that every object has, and that this one lacks.
 fn required(value: &Map<String, Value>, field: &str) -> String {
     let others = value.keys().map(String::as_str);
-    let others = others.filter(|key| key.bytes().all(|byte| byte.is_ascii_graphic()));
+    let is_similar = |key: &&str| {
+        key.len() <= 2 * field.len() && key.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    let others = others.filter(is_similar);
     let is_object = ["apiVersion", "kind", "metadata"]
         .iter()
         .any(|key| value.contains_key(*key));

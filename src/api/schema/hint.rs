@@ -18,13 +18,17 @@ fn is_template(text: &str) -> bool {
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = name.to_lowercase();
     // A quarter of the name may differ, and one letter of a short name.
-    let limit = 1 + wanted.chars().count() / 4;
+    let length = wanted.chars().count();
+    let limit = 1 + length / 4;
     let distance = |candidate: &str| {
         let candidate = candidate.to_lowercase();
-        let is_shortened = wanted.len() >= 4 && candidate.starts_with(&wanted);
-        match strsim::damerau_levenshtein(&wanted, &candidate) {
-            distance if is_shortened => distance.min(1),
-            distance => distance,
+        if wanted.len() >= 4 && candidate.starts_with(&wanted) {
+            return usize::from(candidate != wanted);
+        }
+        // No distance is less than the difference of the lengths, and that of a long name costs much time and memory.
+        match candidate.chars().count().abs_diff(length) {
+            difference if difference > limit => difference,
+            _ => strsim::damerau_levenshtein(&wanted, &candidate),
         }
     };
     known
@@ -165,6 +169,12 @@ mod tests {
         assert_eq!(nearest("BackendRefs", rule), Some("backendRefs"));
         assert_eq!(nearest("tiemout", rule), Some("timeouts"));
         assert_eq!(nearest("selector", rule), None);
+        let (long, longer) = ("a".repeat(1 << 20), "b".repeat(2 << 20));
+        assert_eq!(
+            nearest(&long, [&*longer]),
+            None,
+            "compares no more than lengths"
+        );
     }
 
     #[test]
