@@ -57,6 +57,32 @@ fn bases_of_the_image_are_those_of_releases() {
     }
 }
 
+/// The texts of a list of `Cargo.toml`.
+fn listed<'a>(manifest: &'a str, key: &str) -> Vec<&'a str> {
+    let list = between(manifest, &format!("\n{key} = ["), "]\n");
+    list.split(", ").map(|it| it.trim_matches('"')).collect()
+}
+
+/// The image is built from a part of the clone, which has all that Cargo needs of the crate and of the workspace.
+#[test]
+fn image_is_built_from_what_cargo_needs() {
+    let ignored = read("deploy/Dockerfile.dockerignore");
+    let kept = ignored.strip_prefix("*\n").unwrap().lines();
+    let kept: Vec<&str> = kept.map(|it| it.strip_prefix('!').unwrap()).collect();
+    let manifest = read("Cargo.toml");
+    let packaged = listed(&manifest, "include").into_iter();
+    // People alone read the changelog.
+    let packaged = packaged
+        .map(|it| it.trim_start_matches('/'))
+        .filter(|it| *it != "CHANGELOG.md");
+    let members = listed(&manifest, "members").into_iter();
+    let members = members.filter(|it| *it != ".");
+    for path in packaged.chain(members).chain(["Cargo.toml", "Cargo.lock"]) {
+        let is_kept = |it: &&str| path == *it || path.starts_with(&format!("{it}/"));
+        assert!(kept.iter().any(is_kept), "the context lacks {path}");
+    }
+}
+
 #[test]
 fn workflows_run_what_nobody_can_exchange() {
     let mut actions: BTreeMap<String, String> = BTreeMap::new();
