@@ -8,7 +8,7 @@ use portcullis::api::Kind;
 use portcullis::cli;
 use serde_json::Value;
 
-use crate::{files, generated, read, variants};
+use crate::{files, generated, pages, read, variants};
 
 #[test]
 fn page_lists_the_crds() {
@@ -240,4 +240,15 @@ fn page_lists_the_events() {
         variants("src/cluster/events/notice.rs", "EventReason"),
         "docs/install.md"
     );
+}
+
+/// With `--reuse-values`, the templates of a later chart lack its new values.
+#[test]
+fn pages_upgrade_with_the_values_of_the_later_chart() {
+    let wrong = pages().into_iter().filter(|page| {
+        let text = read(page);
+        let mut lines = text.lines().filter(|it| it.starts_with("helm upgrade "));
+        lines.any(|it| it.contains(" --reuse-values"))
+    });
+    assert_eq!(wrong.collect::<Vec<_>>(), Vec::<String>::new());
 }
