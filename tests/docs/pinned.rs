@@ -1,6 +1,6 @@
 //! What releases and their tests are made with: images, actions and tools, whose versions are fixed and the same wherever they are named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -58,8 +58,8 @@ fn bases_of_the_image_are_those_of_releases() {
 }
 
 /// The texts of a list of `Cargo.toml`.
-fn listed<'a>(manifest: &'a str, key: &str) -> Vec<&'a str> {
-    let list = between(manifest, &format!("\n{key} = ["), "]\n");
+fn listed<'a>(cargo: &'a str, key: &str) -> Vec<&'a str> {
+    let list = between(cargo, &format!("\n{key} = ["), "]\n");
     list.split(", ").map(|it| it.trim_matches('"')).collect()
 }
 
@@ -69,18 +69,32 @@ fn image_is_built_from_what_cargo_needs() {
     let ignored = read("deploy/Dockerfile.dockerignore");
     let kept = ignored.strip_prefix("*\n").unwrap().lines();
     let kept: Vec<&str> = kept.map(|it| it.strip_prefix('!').unwrap()).collect();
-    let manifest = read("Cargo.toml");
-    let packaged = listed(&manifest, "include").into_iter();
+    let cargo = read("Cargo.toml");
+    let packaged = listed(&cargo, "include").into_iter();
     // People alone read the changelog.
     let packaged = packaged
         .map(|it| it.trim_start_matches('/'))
         .filter(|it| *it != "CHANGELOG.md");
-    let members = listed(&manifest, "members").into_iter();
+    let members = listed(&cargo, "members").into_iter();
     let members = members.filter(|it| *it != ".");
     for path in packaged.chain(members).chain(["Cargo.toml", "Cargo.lock"]) {
         let is_kept = |it: &&str| path == *it || path.starts_with(&format!("{it}/"));
         assert!(kept.iter().any(is_kept), "the context lacks {path}");
     }
+}
+
+/// The MPL, which deny.toml permits for some crates, asks for it.
+#[test]
+fn notices_say_where_the_source_is() {
+    let notices = read("deploy/packages/licences.hbs");
+    assert!(notices.contains(" is at https://crates.io/crates/NAME/VERSION, "));
+    assert!(notices.contains(&format!(" at {}.\n", manifest("repository"))));
+    let lock = read("Cargo.lock");
+    let sources: BTreeSet<&str> = (lock.lines())
+        .filter_map(|it| it.strip_prefix("source = "))
+        .collect();
+    let registry = "\"registry+https://github.com/rust-lang/crates.io-index\"";
+    assert_eq!(sources, BTreeSet::from([registry]));
 }
 
 #[test]
