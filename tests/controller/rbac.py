@@ -14,7 +14,6 @@ NS = "rights"
 CONTROLLER = "portcullis-controller"
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
-    ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",
     ("create", "events"): "events report problems that no subject causes, or that occur later",
     ("patch", "events"): "a repeated event increases its count",
     ("update", "secrets"): "the CA is renewed after months",
