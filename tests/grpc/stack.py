@@ -1,16 +1,15 @@
-"""What the programs of this folder and of tests/http3 share: grpcio in an environment of its own, request streams, and the proxy with its objects."""
+"""What the programs of this folder share: grpcio in an environment of its own, request streams, and the proxy with its objects."""
 
-import os
-import subprocess
 import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests" / "harness"))
+from launch import again, free_port, running  # noqa: E402, F401
+
 VENV = REPOSITORY / "target" / "grpc-venv"
 REQUIREMENT = "grpcio==1.85.1"
 HOST = "grpc.test"
@@ -24,18 +23,6 @@ except ImportError:
 
 def is_installed() -> bool:
     return grpc is not None and f"grpcio=={grpc.__version__}" == REQUIREMENT
-
-
-def again() -> int:
-    """Runs this program in a virtual environment with grpcio."""
-    if Path(sys.prefix) == VENV:
-        print(f"{REQUIREMENT} is not installed in {VENV}", file=sys.stderr)
-        return 1
-    python = VENV / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT], check=True)
-    os.execv(python, [str(python), *sys.argv])
 
 
 class Messages:
@@ -142,28 +129,3 @@ def proxy(program: Path, folder: Path, objects: str, admin: int, *arguments: str
     (config / "objects.yaml").write_text(objects)
     with running(program, config, admin, "--drain-deadline", "1s", *arguments):
         yield
-
-
-@contextmanager
-def running(program: Path, config: Path, admin: int, *arguments: str) -> Iterator[subprocess.Popen]:
-    """Runs the proxy with the objects of a folder."""
-    command = [program, "run", "--config-dir", config, "--admin", f"127.0.0.1:{admin}", "--access-log", "off"]
-    command += ["--log-level", "warn", "--drain-delay", "0s", *arguments]
-    with subprocess.Popen(command) as process:
-        try:
-            until_ready(process, admin)
-            yield process
-        finally:
-            process.terminate()
-
-
-def until_ready(process: subprocess.Popen, admin: int) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            opener.open(f"http://127.0.0.1:{admin}/readyz", timeout=1)
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError("portcullis did not become ready")

@@ -19,10 +19,10 @@ import objects
 from answer import Answer
 from backend import PART, PARTS, Backend, filled
 from cases import Request
+from launch import running
 from objects import WEB, Authority
 from processes import PATIENCE, Go, GoProcess, free_ports
 from quic import CANCELLED, Aioquic, Client
-from stack import running
 
 SECTION = "11 connections"
 # A version that there is not (RFC 9000, 15).

@@ -7,11 +7,11 @@ from pathlib import Path
 from answer import Answer, differences
 from backend import Backend, grpc_server
 from cases import Case, Expected, Request, Wire, cases
+from launch import running
 from objects import Authority, everything, text
 from processes import PATIENCE, Chromium, Go, GoProcess, build, free_ports
 from quic import Aioquic
 from scenarios import Scene, scenarios
-from stack import running
 
 # Cases with connections of their own that run at the same time.
 TOGETHER = 8

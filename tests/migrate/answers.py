@@ -7,13 +7,16 @@ import re
 import socket
 import ssl
 import subprocess
+import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import yaml
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "harness"))
+from launch import until_ready
 
 TIMEOUT_SECONDS = 30
 ANNOTATION = "nginx.ingress.kubernetes.io/"
@@ -189,7 +192,7 @@ class Served:
         with (folder.parent / f"{folder.name}.log").open("w") as log:
             arguments = ["run", "--config-dir", folder, "--admin", f"127.0.0.1:{admin}", "--drain-delay", "0s", "--drain-deadline", "0s", "--workers", "1"]
             self.process = subprocess.Popen([program, *arguments], stdout=log, stderr=log)
-        self.wait(admin)
+        until_ready(self.process, admin)
 
     def place(self, document: dict) -> None:
         """Gives the ports of a Gateway to it alone."""
@@ -207,20 +210,6 @@ class Served:
             listener["port"] = self.ports[place]
             scheme = {"HTTP": "http", "HTTPS": "https", "TLS": "https"}[listener["protocol"]]
             self.listeners.append((scheme, listener.get("hostname", ""), listener["port"]))
-
-    @staticmethod
-    def wait(admin: int) -> None:
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while time.monotonic() < end:
-            try:
-                connection = http.client.HTTPConnection("127.0.0.1", admin, timeout=TIMEOUT_SECONDS)
-                connection.request("GET", "/readyz")
-                if connection.getresponse().status == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.02)
-        raise RuntimeError("the program is not ready in time")
 
     def port(self, request: Request) -> int | None:
         """The port of the most specific listener for a host."""
