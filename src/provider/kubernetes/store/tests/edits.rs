@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::order::{answer, protecting, published};
+use super::order::{answer, answer_at, published};
 use super::removal::{Namespaced, later};
 use super::*;
 use crate::api::access_policy::AccessPolicy;
@@ -157,9 +157,7 @@ fn edits_without_end_delay_none_for_ever() {
             let edit = denying(&from(last), last as u64 + 1);
             assert!(!store.apply(policies, edit));
         }
-        for scope in protecting() {
-            store.apply_message(Message::Newest(scope, moment, None));
-        }
+        answer_at(&mut store, moment);
         assert!(store.release(Instant::now()));
         assert_eq!(denied(&store), from(waiting));
         assert!(store.retained.is_empty());
@@ -311,9 +309,7 @@ fn denying_bits(bits: u8, number: u64) -> Change {
 
 /// Says for all kinds that there were no policies at a moment, and releases what waits for it.
 fn pass(store: &mut Store, moment: Moment) {
-    for scope in protecting() {
-        store.apply_message(Message::Newest(scope, moment, None));
-    }
+    answer_at(store, moment);
     store.release(Instant::now());
 }
 

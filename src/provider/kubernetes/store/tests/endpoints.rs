@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::order::{answer, has_policy, policy, protecting, published};
+use super::order::{answer, answer_at, answer_with_policy, has_policy, policy, published};
 use super::*;
 use crate::api::core::EndpointSlice;
 use crate::api::inference_pool::ACTIVE_PORTS;
@@ -70,9 +70,7 @@ fn serving(slices: Vec<Change>) -> Store {
         apply(&mut store, slice);
     }
     if let Some(moment) = store.take_moment() {
-        for scope in protecting() {
-            store.apply_message(Message::Newest(scope, moment, None));
-        }
+        answer_at(&mut store, moment);
     }
     store.release(Instant::now());
     assert!(store.deferred.is_empty());
@@ -87,11 +85,7 @@ fn first_endpoints_of_a_service_are_published_with_the_policy_that_is_older() {
     for before in [vec![], vec![empty()], vec![other()]] {
         let mut store = serving(before);
         assert!(!apply(&mut store, slice("one", &["http"], &[(1, ready())])));
-        let moment = store.take_moment().unwrap();
-        for scope in protecting() {
-            let newest = (scope == policies).then_some(9);
-            store.apply_message(Message::Newest(scope, moment, newest));
-        }
+        answer_with_policy(&mut store);
         assert!(!store.release(Instant::now()));
         assert!(served(&store, "one", "http").is_empty());
         store.apply(policies, policy("a", 9));
@@ -170,9 +164,7 @@ fn changes_of_endpoints_that_wait_are_published_after_the_first_moment() {
         assert!(!apply(&mut store, change));
         assert_eq!(store.take_moment(), None);
     }
-    for scope in protecting() {
-        store.apply_message(Message::Newest(scope, moment, None));
-    }
+    answer_at(&mut store, moment);
     assert!(store.release(Instant::now()));
     assert_eq!(served(&store, "one", "http"), ["1", "9"]);
 }
@@ -311,9 +303,7 @@ fn pod_of_another_release_that_is_not_ready_gets_no_requests() {
 
 /// Says for all kinds that there were no policies at a moment, and publishes what waits for none.
 fn publish(store: &mut Store, moment: Moment) {
-    for scope in protecting() {
-        store.apply_message(Message::Newest(scope, moment, None));
-    }
+    answer_at(store, moment);
     assert!(store.release(Instant::now()));
 }
 

@@ -27,8 +27,22 @@ pub(super) fn protecting() -> Vec<usize> {
 /// Says for all kinds that there were no policies at the moment that something waits for.
 pub(super) fn answer(store: &mut Store) {
     let moment = store.take_moment().expect("something waits");
+    answer_at(store, moment);
+}
+
+/// Says for all kinds that there were no policies at a moment.
+pub(super) fn answer_at(store: &mut Store, moment: Moment) {
     for scope in protecting() {
         store.apply_message(Message::Newest(scope, moment, None));
+    }
+}
+
+/// Says the same, but that the newest AccessPolicy had version 9.
+pub(super) fn answer_with_policy(store: &mut Store) {
+    let (policies, moment) = (index("AccessPolicy"), store.take_moment().unwrap());
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
     }
 }
 
@@ -67,11 +81,7 @@ pub(super) fn is_served(store: &Store, name: &str) -> bool {
 fn first_load_has_the_policies_that_are_older_than_the_last_list() {
     let (mut store, policies) = (started(), index("AccessPolicy"));
     assert!(store.load().is_none());
-    let moment = store.take_moment().unwrap();
-    for scope in protecting() {
-        let newest = (scope == policies).then_some(9);
-        store.apply_message(Message::Newest(scope, moment, newest));
-    }
+    answer_with_policy(&mut store);
     assert!(store.load().is_none());
     store.apply(policies, policy("a", 9));
     assert!(has_policy(&store, "a"));
@@ -86,11 +96,7 @@ fn refused(why: Option<&str>) -> Message {
 #[test]
 fn first_load_that_is_late_names_the_right_that_is_missing() {
     let (mut store, policies) = (started(), index("AccessPolicy"));
-    let moment = store.take_moment().unwrap();
-    for scope in protecting() {
-        let newest = (scope == policies).then_some(9);
-        store.apply_message(Message::Newest(scope, moment, newest));
-    }
+    answer_with_policy(&mut store);
     store.apply_message(refused(Some("no right")));
     let missing = store.missing().unwrap();
     let kind = "the watch of AccessPolicy (no right) has not shown";
@@ -120,11 +126,7 @@ fn what_waits_for_long_names_the_right_that_is_missing() {
 fn new_route_is_published_with_the_policy_that_is_older() {
     let (mut store, routes, policies) = (published(), index("HTTPRoute"), index("AccessPolicy"));
     assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
-    let moment = store.take_moment().unwrap();
-    for scope in protecting() {
-        let newest = (scope == policies).then_some(9);
-        store.apply_message(Message::Newest(scope, moment, newest));
-    }
+    answer_with_policy(&mut store);
     assert!(!store.release(Instant::now()) && !is_served(&store, "a"));
     store.apply(policies, policy("a", 9));
     assert!(store.release(Instant::now()));
@@ -251,11 +253,7 @@ fn what_a_change_adds_is_published_with_the_policy_that_is_older() {
     let (mut store, routes) = (with_route("a.example"), index("HTTPRoute"));
     let policies = index("AccessPolicy");
     assert!(!store.apply(routes, Change::Applied(route("a", "b.example"))));
-    let moment = store.take_moment().unwrap();
-    for scope in protecting() {
-        let newest = (scope == policies).then_some(9);
-        store.apply_message(Message::Newest(scope, moment, newest));
-    }
+    answer_with_policy(&mut store);
     assert!(!store.release(Instant::now()));
     assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
     store.apply(policies, policy("a", 9));
@@ -293,9 +291,7 @@ fn changes_without_end_delay_none_for_ever() {
         }
         let name = format!("{}.example", round + 1);
         store.apply(routes, Change::Applied(route("a", &name)));
-        for scope in protecting() {
-            store.apply_message(Message::Newest(scope, moment, None));
-        }
+        answer_at(&mut store, moment);
         assert!(store.release(Instant::now()));
         assert_eq!(hostname(&store, "a"), Some(format!("{round}.example")));
     }
@@ -324,9 +320,7 @@ fn changes_of_a_gateway_without_end_delay_none_for_ever() {
         let moment = store.take_moment().unwrap();
         change_gateway(&mut store, "between");
         change_gateway(&mut store, &(round + 1).to_string());
-        for scope in protecting() {
-            store.apply_message(Message::Newest(scope, moment, None));
-        }
+        answer_at(&mut store, moment);
         assert!(store.release(Instant::now()));
         let round = round.to_string();
         assert_eq!(certificates(&store), Some(round.clone()));

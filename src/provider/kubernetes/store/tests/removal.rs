@@ -1,7 +1,8 @@
 //! What stays published of deleted objects, and until when.
 
 use super::order::{
-    answer, change_gateway, has_policy, is_served, policy, protecting, published, with_route,
+    answer, answer_at, answer_with_policy, change_gateway, has_policy, is_served, policy,
+    protecting, published, with_route,
 };
 use super::time::version;
 use super::*;
@@ -327,11 +328,7 @@ fn deleted_route_is_published_until_the_policies_are_known_that_were_written_bef
     let (mut store, policies) = (with_route("a.example"), index("AccessPolicy"));
     assert!(!store.apply(index("HTTPRoute"), deleted("a")));
     assert!(is_served(&store, "a"));
-    let moment = store.take_moment().unwrap();
-    for scope in protecting() {
-        let newest = (scope == policies).then_some(9);
-        store.apply_message(Message::Newest(scope, moment, newest));
-    }
+    answer_with_policy(&mut store);
     assert!(!store.release(Instant::now()) && is_served(&store, "a"));
     store.apply(policies, policy("b", 9));
     assert!(store.release(Instant::now()));
@@ -422,9 +419,7 @@ fn gateway_that_changes_without_end_keeps_no_policy_in_force() {
     store.release(later(1));
     let moment = store.take_moment().unwrap();
     change_gateway(&mut store, "1");
-    for scope in protecting() {
-        store.apply_message(Message::Newest(scope, moment, None));
-    }
+    answer_at(&mut store, moment);
     assert!(store.release(later(1)) && !has_policy(&store, "a"));
 }
 
@@ -445,9 +440,7 @@ fn policy_that_stays_for_an_object_that_changes_often_names_it() {
     let second = store.take_moment().unwrap();
     change(&mut store, "3.example");
     for moment in [first, second] {
-        for scope in protecting() {
-            store.apply_message(Message::Newest(scope, moment, None));
-        }
+        answer_at(&mut store, moment);
     }
     assert!(store.release(later(10)) && has_policy(&store, "a"));
     let problem = store.load().unwrap().problems[0].to_string();
