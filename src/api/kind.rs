@@ -28,9 +28,9 @@ macro_rules! kinds {
             gateway_classes: gateway::GatewayClass
                 { GATEWAY_GROUP, "GatewayClass", ["v1", "v1beta1"], "gatewayclass", namespaced: false, status: Some(StatusShape::GatewayClass) },
             gateways: gateway::Gateway
-                { GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], "gateway", status: Some(StatusShape::Gateway) },
+                { GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], "gateway", status: Some(StatusShape::Gateway), uses_contents: true },
             listener_sets: gateway::ListenerSet
-                { GATEWAY_GROUP, "ListenerSet", ["v1"], "listenerset", status: Some(StatusShape::ListenerSet), experimental: Some(X_LISTENER_SET) },
+                { GATEWAY_GROUP, "ListenerSet", ["v1"], "listenerset", status: Some(StatusShape::ListenerSet), experimental: Some(X_LISTENER_SET), uses_contents: true },
             http_routes: http_route::HttpRoute
                 { GATEWAY_GROUP, "HTTPRoute", ["v1", "v1beta1"], "httproute", status: Some(StatusShape::Route) },
             grpc_routes: grpc_route::GrpcRoute
@@ -42,9 +42,9 @@ macro_rules! kinds {
             udp_routes: l4_route::UdpRoute
                 { GATEWAY_GROUP, "UDPRoute", ["v1"], "udproute", status: Some(StatusShape::Route) },
             backend_tls_policies: backend_tls_policy::BackendTlsPolicy
-                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1", "v1alpha3"], "backendtlspolicy", status: Some(StatusShape::Policy) },
+                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1", "v1alpha3"], "backendtlspolicy", status: Some(StatusShape::Policy), uses_contents: true },
             backend_tls_overrides: backend_tls_override::BackendTlsOverride
-                { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride", status: Some(StatusShape::Policy) },
+                { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride", status: Some(StatusShape::Policy), uses_contents: true },
             backend_traffic_policies: traffic_policy::BackendTrafficPolicy
                 { EXPERIMENTAL_GROUP, "XBackendTrafficPolicy", ["v1alpha1"], "xbackendtrafficpolicy", status: Some(StatusShape::Policy) },
             backend_policies: backend_policy::BackendPolicy
@@ -52,21 +52,21 @@ macro_rules! kinds {
             telemetry_policies: telemetry_policy::TelemetryPolicy
                 { GROUP, "TelemetryPolicy", ["v1alpha1"], "telemetrypolicy", status: Some(StatusShape::Policy) },
             xbackends: xbackend::XBackend
-                { EXPERIMENTAL_GROUP, "XBackend", ["v1alpha1"], "xbackend", status: Some(StatusShape::Backend) },
+                { EXPERIMENTAL_GROUP, "XBackend", ["v1alpha1"], "xbackend", status: Some(StatusShape::Backend), uses_contents: true },
             release_backends: release_backend::ReleaseBackend
                 { GROUP, "ReleaseBackend", ["v1alpha1"], "releasebackend", status: Some(StatusShape::ReleaseBackend) },
             inference_pools: inference_pool::InferencePool
                 { INFERENCE_GROUP, "InferencePool", ["v1"], "inferencepool", status: Some(StatusShape::Backend) },
             access_policies: access_policy::AccessPolicy
-                { GROUP, "AccessPolicy", ["v1alpha1"], "accesspolicy", status: Some(StatusShape::Policy) },
+                { GROUP, "AccessPolicy", ["v1alpha1"], "accesspolicy", status: Some(StatusShape::Policy), uses_contents: true },
             client_policies: client_policy::ClientPolicy
                 { GROUP, "ClientPolicy", ["v1alpha1"], "clientpolicy", status: Some(StatusShape::Policy) },
             rate_limit_policies: rate_limit_policy::RateLimitPolicy
                 { GROUP, "RateLimitPolicy", ["v1alpha1"], "ratelimitpolicy", status: Some(StatusShape::Policy) },
             route_policies: route_policy::RoutePolicy
-                { GROUP, "RoutePolicy", ["v1alpha1"], "routepolicy", status: Some(StatusShape::Policy) },
+                { GROUP, "RoutePolicy", ["v1alpha1"], "routepolicy", status: Some(StatusShape::Policy), uses_contents: true },
             route_filters: route_filter::RouteFilter
-                { GROUP, "RouteFilter", ["v1alpha1"], "routefilter" },
+                { GROUP, "RouteFilter", ["v1alpha1"], "routefilter", uses_contents: true },
             service_imports: service_import::ServiceImport
                 { MULTICLUSTER_GROUP, "ServiceImport", ["v1alpha1", "v1beta1"], "serviceimport" },
             reference_grants: gateway::ReferenceGrant

@@ -145,6 +145,7 @@ where
         namespaced: true,
         experimental: None,
         status: None,
+        uses_contents: false,
         is_watched: true,
         schema,
         decode: decode::<T>,
@@ -170,6 +171,8 @@ pub struct Kind {
     pub experimental: Option<ExperimentalKind>,
     /// What a controller writes into the status; `None` if nothing.
     pub status: Option<StatusShape>,
+    /// Whether objects of the kind can refer to Secrets and ConfigMaps, and use their contents.
+    pub uses_contents: bool,
     /// Whether clusters and folders have objects of the kind. Those of others are created by Portcullis itself.
     is_watched: bool,
     /// Schema of the kind, as compact JSON.

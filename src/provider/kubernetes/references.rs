@@ -20,21 +20,6 @@ fn is_held(group: &str, kind: &str) -> bool {
     group.is_empty() && matches!(kind, "Secret" | "ConfigMap")
 }
 
-/// Reports whether objects of a kind can reference Secrets and ConfigMaps.
-pub(super) fn can_reference(kind: &Kind) -> bool {
-    matches!(
-        kind.kind,
-        "Gateway"
-            | "ListenerSet"
-            | "BackendTLSPolicy"
-            | "BackendTLSOverride"
-            | "XBackend"
-            | "AccessPolicy"
-            | "RoutePolicy"
-            | "RouteFilter"
-    )
-}
-
 /// The references of one version of an object. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct References {
@@ -74,7 +59,7 @@ mod tests {
     use crate::api::sample_of;
 
     #[test]
-    fn kinds_that_can_reference_are_those_with_such_fields() {
+    fn kinds_that_use_contents_are_those_with_such_fields() {
         for kind in Kind::all() {
             let mut uses_contents = false;
             if let Some((object, _)) = sample_of(kind) {
@@ -88,7 +73,7 @@ mod tests {
                     uses_contents |= is_used;
                 });
             }
-            assert_eq!(can_reference(kind), uses_contents, "{}", kind.kind);
+            assert_eq!(kind.uses_contents, uses_contents, "{}", kind.kind);
         }
     }
 }

@@ -15,7 +15,7 @@ use super::pods;
 use super::pods::{PodScopes, ScopeChange, needs_pods};
 use super::problems::Problems;
 use super::referenced::{Referenced, WantedChanges};
-use super::references::{References, can_reference, is_held_by_reference};
+use super::references::{References, is_held_by_reference};
 use super::retained::Retained;
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
@@ -387,11 +387,11 @@ impl Store {
         if let Some(is_changed) = self.hold_edit(name, &object, &known) {
             return is_changed;
         }
-        if !can_reference(kind) && !may_open {
+        if !kind.uses_contents && !may_open {
             self.deferred.remove(name);
             return self.snapshot.insert(object);
         }
-        let own = can_reference(kind).then(|| References::of(&object));
+        let own = kind.uses_contents.then(|| References::of(&object));
         if !self.snapshot.insert(object.clone()) {
             return false;
         }

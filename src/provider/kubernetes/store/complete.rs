@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::super::moments::Moment;
-use super::super::references::can_reference;
 use super::super::scope::Scope;
 use super::Store;
 use crate::provider::Load;
@@ -26,7 +25,7 @@ impl Store {
 
     /// Reports whether all kinds that can reference Secrets and ConfigMaps have been listed.
     pub(in super::super) fn has_all_referrers(&self) -> bool {
-        self.awaited().all(|scope| !can_reference(scope.kind))
+        self.awaited().all(|scope| !scope.kind.uses_contents)
     }
 
     /// Reports whether waiting for a list is worthwhile, or for fetches before the first publication.

@@ -4,7 +4,7 @@
 use super::super::deferrals::Wait;
 use super::super::loosening::meanwhile;
 use super::super::referenced::Earlier;
-use super::super::references::{References, can_reference};
+use super::super::references::References;
 use super::{Store, Versions};
 use crate::api::{Object, ObjectRef};
 
@@ -54,7 +54,7 @@ impl Store {
     ) {
         let of_part = References::of(&part);
         self.deferred.hold_part(name, Some(part), next, wait);
-        if can_reference(stored.kind()) {
+        if stored.kind().uses_contents {
             let of_next = self.deferred.next_version(name).map(References::of);
             let referenced = &mut self.referenced;
             referenced.replace_earlier(name, Earlier::Published, Some(of_part));

@@ -6,7 +6,7 @@ use super::super::additions::ends_listeners;
 use super::super::deferrals::Wait;
 use super::super::loosening::permits_plain_text;
 use super::super::observer::is_observed;
-use super::super::references::{can_reference, is_held_by_reference};
+use super::super::references::is_held_by_reference;
 use super::Store;
 use crate::api::core::Service;
 use crate::api::{Kind, Object, ObjectRef, Protection, Resource, protection, protects};
@@ -76,7 +76,7 @@ impl Store {
             return was_unreadable;
         }
         self.deferred.remove(name);
-        if can_reference(kind) {
+        if kind.uses_contents {
             self.referenced.forget(name);
         }
         self.snapshot.remove(name) | was_unreadable
