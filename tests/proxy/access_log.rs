@@ -288,7 +288,7 @@ async fn logs_the_timeout_that_ended_a_response() {
         ("/echo/write", "aborted: timed out writing to the client"),
     ];
     for (path, _) in cases {
-        for mut client in [Client::http1(address).await, Client::http2(address).await] {
+        for mut client in Client::both(address).await {
             let request = client
                 .request(http::Method::GET, "a.com", path)
                 .body(empty());
@@ -364,7 +364,7 @@ fn logs_errors_only_when_asked() {
         let program = Program::start_with(&objects, &["--access-log-filter", "errors"]);
         // Without a file there is nothing to reopen.
         program.signal("-USR1");
-        for mut client in [Client::http1(address).await, Client::http2(address).await] {
+        for mut client in Client::both(address).await {
             assert_eq!(client.get("a.com", "/echo").await.status, 200);
             assert_eq!(client.get("a.com", "/none").await.status, 404);
         }

@@ -203,10 +203,7 @@ async fn relays_chunks_without_buffering() {
     .await;
     let scene = Scene::before(&origin);
     let mut received = received;
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let (sender, body) = stream();
         let request = client.request(Method::POST, "a.com", "/").body(body);
         let answer = client
@@ -257,10 +254,7 @@ async fn responses_without_a_body_keep_the_connection() {
     })
     .await;
     let scene = Scene::before(&origin);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for _ in 0..3 {
             let request = client.request(Method::HEAD, "a.com", "/").body(empty());
             let answer = client.fetch(request.expect("a request")).await;

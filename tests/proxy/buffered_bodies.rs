@@ -90,10 +90,7 @@ async fn chunked_body_gets_a_length_and_one_over_the_limit_413() {
     write_text(&mut client, "1\r\na\r\n0\r\n\r\n").await;
     let head = read_until(&mut client, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.post("a.com", "/admin", "123456789").await;
         assert_eq!(answer.status, 413);
         assert_eq!(client.post("a.com", "/", "123456789").await.status, 200);

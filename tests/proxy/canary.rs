@@ -85,7 +85,7 @@ async fn send(address: SocketAddr) {
         ("x-token", CANARY),
         ("x-request-id", "request-1"),
     ];
-    for mut client in [Client::http1(address).await, Client::http2(address).await] {
+    for mut client in Client::both(address).await {
         assert_eq!(client.get_with("a.com", &path, &headers).await.status, 200);
         let body = client.request(Method::POST, "a.com", &path);
         let body = body.body(full(CANARY)).expect("a request");

@@ -1,7 +1,5 @@
 //! Every decision is made on the canonical path, and backends get the path that the client sent, unless a filter rewrites it.
 
-use std::net::SocketAddr;
-
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -24,10 +22,6 @@ const SPELLINGS: [&str; 7] = [
     "/admin//users",
     "/%61dmin///user%73",
 ];
-
-async fn clients(address: SocketAddr) -> [Client; 2] {
-    [Client::http1(address).await, Client::http2(address).await]
-}
 
 /// Returns a rule `admin` for these matches of paths, beside one for everything else.
 fn admin_by(origin: &Origin, path: &Value) -> Objects {
@@ -52,7 +46,7 @@ async fn protected_path_is_protected_in_every_spelling() {
         (access("policy", &by_rule, &nobody), 403),
     ] {
         let scene = Scene::start(&before(&origin, &[protection]));
-        for mut client in clients(scene.at(80)).await {
+        for mut client in Client::both(scene.at(80)).await {
             for path in SPELLINGS {
                 assert_eq!(client.get("a.com", path).await.status, status, "{path}");
             }
@@ -86,7 +80,7 @@ async fn routes_match_every_spelling_and_backends_get_the_one_of_the_client() {
         json!({"type": "RegularExpression", "value": "/ad[m]in/u.*"}),
     ] {
         let scene = Scene::start(&admin_by(&origin, &path));
-        for mut client in clients(scene.at(80)).await {
+        for mut client in Client::both(scene.at(80)).await {
             for spelling in SPELLINGS {
                 let target = format!("{spelling}?a=%61//b&c=%2f..");
                 let answer = client.get("a.com", &target).await;
@@ -101,7 +95,7 @@ async fn routes_match_every_spelling_and_backends_get_the_one_of_the_client() {
 async fn escaped_reserved_characters_are_other_characters() {
     let origin = Origin::echo("admin").await;
     let scene = Scene::start(&admin_by(&origin, &json!({"value": "/a/b"})));
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         for path in [
             "/a%2fb",
             "/a%2Fb",
@@ -119,7 +113,7 @@ async fn escaped_reserved_characters_are_other_characters() {
 async fn object_keys_and_signed_paths_arrive_as_they_are() {
     let origin = Origin::echo("origin").await;
     let scene = Scene::start(&before(&origin, &[]));
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         for path in [
             "/bucket//reports/2026.csv?X-Amz-Signature=00ff",
             "/unsafe/300x200/https://img.example/a.jpg",
@@ -153,7 +147,7 @@ async fn several_slashes_at_the_beginning_hide_no_path() {
         ),
     ] {
         let scene = Scene::start(&objects);
-        for mut client in clients(scene.at(80)).await {
+        for mut client in Client::both(scene.at(80)).await {
             for (path, expected) in [
                 ("//x/admin?a=%61//", "/x/admin?a=%61//"),
                 ("///x//%61dmin", "/x/admin"),
@@ -167,7 +161,7 @@ async fn several_slashes_at_the_beginning_hide_no_path() {
     }
     // Where all paths are protected alike, a key of an object may begin with a slash.
     let scene = Scene::start(&before(&origin, &[]));
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.get("a.com", "//x/admin").await;
         assert_eq!(answer.received()["path"], "//x/admin");
     }
@@ -201,7 +195,7 @@ async fn rewrites_and_redirects_change_the_canonical_path() {
         .route("route", &rules)
         .with(filter("strip", &rewrite("^/api(/.*)$", "$1")));
     let scene = Scene::start(&objects);
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (path, expected) in [
             ("/%61dmin/%62?c=%61", "/x/b?c=%61"),
             ("//admin//b", "/x/b"),
@@ -259,7 +253,7 @@ async fn rewritten_path_does_not_escape() {
         "/v1/x/.-./y",
         "/d/..-/x",
     ] {
-        for mut client in clients(scene.at(80)).await {
+        for mut client in Client::both(scene.at(80)).await {
             let answer = client.get("a.com", path).await;
             let is_kept = path.starts_with("/v1");
             assert_eq!(answer.status, if is_kept { 200 } else { 400 }, "{path}");
@@ -289,7 +283,7 @@ async fn authorization_servers_decide_by_the_canonical_path() {
         let policy = access("policy", &gateway(), &json!({"external": external}));
         let objects = before(&origin, &[policy]).service("auth", &[server.address]);
         let scene = Scene::start(&objects);
-        for mut client in clients(scene.at(80)).await {
+        for mut client in Client::both(scene.at(80)).await {
             let answer = client.get("a.com", "/%61dmin//x?b=%61//").await;
             assert_eq!(answer.received()["path"], "/%61dmin//x?b=%61//");
             let (seen, uri) = asked.recv().await.expect("a request");

@@ -80,6 +80,11 @@ impl Client {
         Self::http2_on(connect(address).await).await
     }
 
+    /// A client of each version, in plain text.
+    pub(crate) async fn both(address: SocketAddr) -> [Self; 2] {
+        [Self::http1(address).await, Self::http2(address).await]
+    }
+
     /// Connects with TLS and ALPN.
     pub(crate) async fn tls(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> Self {
         let stream = handshake(address, name, config).await.expect("a handshake");

@@ -89,10 +89,7 @@ async fn client_gets_the_encoding_that_it_prefers() {
     ])
     .await;
     let scene = Scene::start(&before(&origin, &[compressed(&json!({}))]));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for (accept, encoding) in [
             ("gzip, br, zstd", "zstd"),
             ("gzip, br", "br"),
@@ -161,10 +158,7 @@ async fn response_without_content_has_no_encoding() {
     .await;
     let scene = Scene::start(&before(&origin, &[compressed(&json!({"minSize": "1"}))]));
     let sent = [("accept-encoding", "gzip")];
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for _ in 0..2 {
             let answer = client.get_with("a.com", "/none", &sent).await;
             assert_eq!((answer.status, answer.body.len()), (204, 0));
@@ -186,10 +180,7 @@ async fn head_has_the_headers_of_get_and_304_the_etag_that_was_asked_for() {
         &origin,
         &[compressed(&json!({"encodings": ["gzip"]}))],
     ));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let mut of_method = async |method: Method, path: &str| {
             let request = client.request(method, "a.com", path);
             let request = request

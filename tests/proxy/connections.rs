@@ -117,10 +117,7 @@ async fn parked_connections_close_after_the_keep_alive_timeout() {
         settings.limits.keep_alive_timeout = Duration::from_secs(2);
     })
     .await;
-    let mut clients = vec![
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ];
+    let mut clients = Vec::from(Client::both(scene.at(80)).await);
     clients.push(Client::tls(scene.at(443), "a.com", &tls::client(&["http/1.1"])).await);
     for client in &mut clients {
         assert_eq!(client.get("a.com", "/").await.text(), "done");

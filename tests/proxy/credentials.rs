@@ -1,6 +1,5 @@
 //! AccessPolicies that ask for credentials: which requests pass, and what backends get of them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,11 +74,6 @@ async fn login(client: &mut Client, user: &str, password: &str) -> Answer {
         .await
 }
 
-/// Clients of both HTTP versions.
-async fn clients(address: SocketAddr) -> [Client; 2] {
-    [Client::http1(address).await, Client::http2(address).await]
-}
-
 #[tokio::test]
 async fn requests_need_user_and_password() {
     let origin = Origin::echo("origin").await;
@@ -91,7 +85,7 @@ async fn requests_need_user_and_password() {
     ];
     let objects = before(&origin, &[users(&all), access("a", &gateway(), &basic())]);
     let scene = Scene::start(&objects);
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (user, password) in [
             ("alice", "Password"),
             ("alice", ""),
@@ -136,7 +130,7 @@ async fn requests_need_an_api_key() {
     let origin = Origin::echo("origin").await;
     let objects = before(&origin, &[keys(), access("a", &gateway(), &api_key())]);
     let scene = Scene::start(&objects);
-    for mut client in clients(scene.at(80)).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (path, headers, expected) in [
             ("/", vec![], None),
             ("/", vec![("x-api-key", "another")], None),

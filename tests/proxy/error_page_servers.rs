@@ -132,10 +132,7 @@ async fn server_is_asked_for_the_page_and_gets_no_credentials() {
     let (origin, mut server) = (failing().await, Pages::of_codes().await);
     let entry = from("pages", &[404, 503], "Any");
     let scene = Scene::start(&objects(&origin, &server, &entry));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let sent = [
             ("accept", "text/html, */*;q=0.1"),
             ("accept-language", "de"),
@@ -394,10 +391,7 @@ async fn page_may_come_after_the_timeout_of_the_request() {
         .with(route("route", &["a.com"], &[rule]))
         .with(policy("pages", &gateway(), &pages(&[entry])));
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.get("a.com", "/").await;
         assert_eq!((answer.status, answer.text()), (504, "<p>504"));
     }

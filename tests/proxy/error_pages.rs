@@ -77,13 +77,6 @@ async fn refused(client: &mut Client, path: &str) -> Answer {
     }
 }
 
-async fn both(scene: &Scene) -> [Client; 2] {
-    [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ]
-}
-
 fn set(value: &str) -> Value {
     let header = |name: &str, value: &str| json!({"name": name, "value": value});
     json!({"set": [header("strict-transport-security", value), header("content-type", "image/png")]})
@@ -106,7 +99,7 @@ async fn refusals_have_the_response_headers_of_their_rule() {
             &json!({"responseHeaders": set("key")}),
         ));
     let scene = Scene::start(&objects);
-    for mut client in both(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (path, status) in REFUSED {
             let answer = refused(&mut client, path).await;
             assert_eq!(answer.status, status, "{path}");
@@ -185,7 +178,7 @@ async fn refusals_get_the_page_that_the_client_accepts() {
         .with(policy("all", &gateway(), &spec))
         .with(policy("closed", &of_rule("closed"), &none));
     let scene = Scene::start(&objects);
-    for mut client in both(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (path, status) in REFUSED {
             let answer = refused(&mut client, path).await;
             assert_eq!(answer.status, status, "{path}");
@@ -276,7 +269,7 @@ async fn pages_replace_responses_of_backends_and_leave_others() {
             &json!({"errorPages": [page(&[500], "Any", &[HTML])]}),
         ));
     let scene = Scene::start(&objects);
-    for mut client in both(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for path in ["/404", "/503", "/own/404"] {
             let answer = client.get("a.com", path).await;
             assert_eq!(
@@ -332,7 +325,7 @@ async fn page_can_have_the_status_200_and_is_compressed() {
         .with(pages(&json!({"a.html": text})))
         .with(policy("pages", &gateway(), &spec));
     let scene = Scene::start(&objects);
-    for mut client in both(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.get("a.com", "/404").await;
         assert_eq!((answer.status, answer.text()), (200, &*text));
         let answer = client

@@ -74,12 +74,6 @@ fn behind(origin: &Origin, server: &Server, policies: &[String]) -> Objects {
     before(origin, policies).service("auth", &[server.origin.address])
 }
 
-/// Clients of both HTTP versions.
-async fn clients(scene: &Scene) -> [Client; 2] {
-    let address = scene.at(80);
-    [Client::http1(address).await, Client::http2(address).await]
-}
-
 const FORGED: [(&str, &str); 3] = [
     ("x-user", "root"),
     ("x_user", "root"),
@@ -91,7 +85,7 @@ async fn authorization_server_of_a_policy_decides() {
     let (origin, mut server) = (Origin::echo("origin").await, Server::new().await);
     let spec = external(&json!({"path": "/check", "allowedResponseHeaders": ["X-User"]}));
     let scene = Scene::start(&behind(&origin, &server, &[access("a", &gateway(), &spec)]));
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = fetch(&mut client, "DELETE", "/a?b=c", &FORGED).await;
         let received = answer.received();
         assert_eq!(received["headers"]["x-user"], "42");
@@ -129,7 +123,7 @@ async fn exact_path_comes_with_what_the_request_was() {
     let mut spec = external(&json!({"path": "/oauth2/auth?group=a", "pathMode": "Exact"}));
     spec["external"]["forwardBody"] = json!({"maxSize": 10});
     let scene = Scene::start(&behind(&origin, &server, &[access("a", &gateway(), &spec)]));
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for method in ["GET", "DELETE"] {
             let answer = fetch(&mut client, method, "/a?b=c", &FORGED).await;
             assert_eq!(
@@ -169,7 +163,7 @@ async fn browsers_without_permission_are_redirected_to_sign_in() {
     let spec = with_sign_in("https://login.example/start?rd={return}&a=b");
     let scene = Scene::start(&behind(&origin, &server, &[access("a", &gateway(), &spec)]));
     let html = ("accept", "text/html,application/xhtml+xml;q=0.9");
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (method, accept, verdict, expected) in [
             ("GET", html, "401", 302),
             ("HEAD", html, "401", 302),
@@ -278,7 +272,7 @@ async fn server_is_asked_only_about_what_its_policy_applies_to() {
     let rule = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "admin"});
     let spec = external(&json!({}));
     let scene = Scene::start(&behind(&origin, &server, &[access("a", &rule, &spec)]));
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         let before = server.origin.requests();
         assert_eq!(client.get("a.com", "/").await.status, 200);
         assert_eq!(server.origin.requests(), before);
@@ -308,7 +302,7 @@ async fn with_any_a_valid_credential_makes_the_server_needless() {
         authorization("alice", "password"),
         authorization("alice", "no"),
     );
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (credential, verdict, status, asked, user) in [
             (Some(("x-api-key", "key-of-shop")), "403", 200, 0, None),
             (Some(("authorization", &*alice)), "403", 200, 0, None),
@@ -349,7 +343,7 @@ async fn with_all_the_server_is_asked_last() {
         authorization("alice", "password"),
         authorization("alice", "no"),
     );
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         for (login, key, verdict, status, asked) in [
             (&alice, "key-of-shop", "200", 200, 1),
             (&alice, "key-of-shop", "403", 403, 1),
@@ -385,7 +379,7 @@ async fn rules_about_requests_see_the_headers_of_the_server() {
     assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
     spec["authorization"]["rules"][0]["match"] = of_user("root");
     let scene = Scene::start(&behind(&origin, &server, &[access("a", &gateway(), &spec)]));
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         assert_eq!(
             client.get_with("a.com", "/", &FORGED[..1]).await.status,
             403
@@ -418,7 +412,7 @@ async fn rules_about_requests_see_what_clients_have_sent() {
         .with(keys())
         .with(access("a", &gateway(), &spec));
     let scene = Scene::start(&objects);
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         let sent = [("content-type", web), ("x-api-key", "key-of-shop")];
         let before = origin.requests();
         fetch(&mut client, "POST", "/a.B/C", &sent).await;
@@ -440,7 +434,7 @@ async fn preflight_request_is_answered_without_the_server() {
         .route("route", &[rule])
         .with(access("a", &gateway(), &external(&json!({}))));
     let scene = Scene::start(&objects);
-    for mut client in clients(&scene).await {
+    for mut client in Client::both(scene.at(80)).await {
         let sent = [(ORIGIN, "https://a.org"), (METHOD, "GET")];
         let answer = fetch(&mut client, "OPTIONS", "/", &sent).await;
         assert_eq!(

@@ -85,10 +85,7 @@ async fn request_header_filter_sets_the_forwarded_host() {
             &[with(prefix("/", "h2c"), json!([modify("Request", &host)]))],
         ));
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let received = client.get("a.com", "/set").await.received();
         assert_eq!(received["headers"]["host"], "inner.example:8080");
         assert_eq!(received["headers"]["x-forwarded-host"], "a.com");
@@ -131,10 +128,7 @@ async fn applies_response_header_filters_of_backend_then_rule() {
         .service("origin", &[origin.address])
         .route("route", &rules);
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.get("a.com", "/").await;
         assert_eq!(answer.header("x-set"), "rule");
         assert_eq!(answer.header("x-add"), "origin,backend,rule");

@@ -158,10 +158,7 @@ async fn rules_match_sanitized_forwarding_headers() {
         .service("outer", &[outer.address])
         .route("route", &rules);
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for claim in CLAIMS {
             let response = client.get_with("a.com", "/", &[*claim]).await;
             assert_eq!(response.name(), "outer", "{claim:?}");

@@ -157,10 +157,7 @@ async fn translates_calls_and_responses() {
     let origin = origin();
     let scene = serve(&origin);
     let large: Vec<u8> = (0..3_000_001).map(|index| (index / 251) as u8).collect();
-    let plain = [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ];
+    let plain = Client::both(scene.at(80)).await;
     for mut client in cors::clients(&scene).await.into_iter().chain(plain) {
         for format in [BINARY, TEXT] {
             for data in [&b""[..], b"a", b"hello", &large] {

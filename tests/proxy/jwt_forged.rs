@@ -137,10 +137,7 @@ async fn forged_tokens_are_refused() {
         of_other_keys(&issuer),
     ]
     .concat();
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         assert_eq!(status(&mut client, &valid).await, 200);
         for (name, token) in &attacks {
             let value = bearer(token);

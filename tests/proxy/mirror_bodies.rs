@@ -54,13 +54,7 @@ async fn copies_are_streamed_with_trailers_during_the_request() {
         let rules = [with_filters("/", "app", &[mirror("copy")])];
         let scene = Scene::start(&objects.route("route", &rules));
         let seen = Arc::new(Mutex::new(seen));
-        for (number, mut client) in [
-            Client::http1(scene.at(80)).await,
-            Client::http2(scene.at(80)).await,
-        ]
-        .into_iter()
-        .enumerate()
-        {
+        for (number, mut client) in Client::both(scene.at(80)).await.into_iter().enumerate() {
             let (sender, body) = stream();
             let seen = seen.clone();
             let sending = tokio::spawn(async move {
@@ -120,13 +114,7 @@ async fn copy_to_a_mirror_that_does_not_read_is_dropped() {
         .service("stuck", &[stuck.address]);
     let scene =
         Scene::start(&objects.route("route", &[with_filters("/", "echo", &[mirror("stuck")])]));
-    for (number, mut client) in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (number, mut client) in Client::both(scene.at(80)).await.into_iter().enumerate() {
         let request = client.request(Method::POST, "a.com", "/");
         let body = full(vec![b'x'; LARGE]);
         let answer = client.fetch(request.body(body).expect("a request")).await;

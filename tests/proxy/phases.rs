@@ -177,10 +177,7 @@ async fn responses_pass_filters_then_pages_then_compression() {
         .with(page.to_string())
         .with(policy("pages", &gateway(), &spec));
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let accepts = [("accept-encoding", "gzip")];
         let answer = client.get_with("a.com", "/", &accepts).await;
         // What the filter says about the content of the backend does not hold for the page.

@@ -156,5 +156,5 @@ async fn post(client: &mut Client, path: &str, body: Payload) -> Outcome {
 /// Returns a connection of each version of HTTP.
 async fn clients(scene: &Scene) -> [Client; 2] {
     let address = scene.at(80);
-    [Client::http1(address).await, Client::http2(address).await]
+    Client::both(address).await
 }

@@ -193,10 +193,7 @@ async fn cookie_is_found_in_unusual_headers() {
         &["x=rel=t2"],
         &["\u{fffd}=\"; rel=\"t2"],
     ];
-    let clients = [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ];
+    let clients = Client::both(scene.at(80)).await;
     for mut client in clients {
         for (name, cases) in [("two", found), ("one", ignored)] {
             for case in cases {

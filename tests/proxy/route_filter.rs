@@ -51,10 +51,7 @@ async fn paths_are_rewritten_and_queries_kept() {
         ("bad", rewrite("^/bad", "bad")),
     ];
     let scene = Scene::start(&objects(&origin, &rules, &filters));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for (path, expected) in [
             ("/api/a/b?c=/api/d", "/a/b?c=/api/d"),
             ("/api", "/"),
@@ -80,10 +77,7 @@ async fn responses_ask_no_backend() {
         ("none", json!({"directResponse": {"status": 204}})),
     ];
     let scene = Scene::start(&objects(&origin, &rules, &filters));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let answer = client.post("a.com", "/closed", "a body").await;
         assert_eq!((answer.status, answer.text()), (503, "back soon"));
         assert_eq!(answer.header("retry-after"), "60");

@@ -68,10 +68,7 @@ async fn declared_length_over_the_limit_gets_413_before_a_backend_is_asked() {
     let head = read_until(&mut client, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
     assert_eq!(origin.requests(), 0);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         assert_eq!(client.post("a.com", "/", "12345678").await.status, 200);
         assert_eq!(
             client.post("a.com", "/admin", "123456789").await.status,
@@ -106,10 +103,7 @@ async fn streamed_body_over_the_limit_gets_413_and_the_backend_no_excess() {
         &origin,
         &[policy("a", &gateway(), &max_size("10"))],
     ));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         assert_eq!(stream_to(&mut client, "/", 3).await, 413);
         let read = timeout(TEST_TIMEOUT, told.recv()).await.expect("in time");
         assert!(read.is_some_and(|read| read <= 8), "{read:?}");
@@ -341,10 +335,7 @@ async fn idle_streams_end_and_others_live() {
     })
     .await;
     let scene = Scene::start(&before(&origin, &[idle()]));
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let begin = Instant::now();
         assert_eq!(client.get("a.com", "/never").await.status, 504);
         // The clock of a worker is coarse.

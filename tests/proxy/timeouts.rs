@@ -69,10 +69,7 @@ async fn request_timeout_aborts_endless_response() {
         .service("origin", &[origin.address])
         .route("route", &[limited("/", json!({"request": "2s"}))]);
     let scene = Scene::start(&objects);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         let request = client.request(Method::GET, "a.com", "/").body(empty());
         let answer = client
             .send(request.expect("a request"))

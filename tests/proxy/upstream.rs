@@ -146,10 +146,7 @@ fn h2c(origin: &Origin) -> Scene {
 async fn speaks_http2_to_h2c_backends() {
     let origin = Origin::echo("echo").await;
     let scene = h2c(&origin);
-    for mut client in [
-        Client::http1(scene.at(80)).await,
-        Client::http2(scene.at(80)).await,
-    ] {
+    for mut client in Client::both(scene.at(80)).await {
         for _ in 0..20 {
             let received = client.post("a.com:81", "/x?y=1", "body").await.received();
             assert_eq!(received["version"], "HTTP/2.0");
