@@ -65,14 +65,10 @@ pub(crate) fn stdout(output: &Output) -> String {
 async fn scene(echo: &Origin) -> Scene {
     let mut rule = prefix("/shop", "echo");
     rule["matches"][0]["headers"] = json!([{"name": "x-token", "value": "canary"}]);
-    let objects = Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("echo", &[echo.address])
-    .service("empty", &[])
-    .route("route", &[rule, prefix("/empty", "empty")]);
+    let objects = Objects::http_and_https()
+        .service("echo", &[echo.address])
+        .service("empty", &[])
+        .route("route", &[rule, prefix("/empty", "empty")]);
     Scene::start(&objects)
 }
 

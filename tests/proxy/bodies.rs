@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use crate::client::{Client, connect, read_all, read_until, write_text};
 use crate::harness::TEST_TIMEOUT;
-use crate::harness::tls::{self, Certificate};
+use crate::harness::tls;
 use crate::harness::yaml;
 use crate::origin::{Origin, Payload, empty, full, stream};
-use crate::scene::{Objects, Scene, http, https, prefix, secret};
+use crate::scene::{Objects, Scene, prefix};
 
 const LARGE: usize = 64 << 20;
 /// A prime, so that lost or duplicated chunks of round sizes are detected.
@@ -77,21 +77,17 @@ async fn store_or_serve(request: Request<Incoming>) -> Response<Payload> {
 #[tokio::test]
 async fn relays_large_bodies_completely() {
     let origin = Origin::new(store_or_serve).await;
-    let objects = Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("origin", &[origin.address])
-    .with(yaml::service_of(
-        "h2c",
-        &[origin.address],
-        "kubernetes.io/h2c",
-    ))
-    .route(
-        "route",
-        &[prefix("/http1", "origin"), prefix("/h2c", "h2c")],
-    );
+    let objects = Objects::http_and_https()
+        .service("origin", &[origin.address])
+        .with(yaml::service_of(
+            "h2c",
+            &[origin.address],
+            "kubernetes.io/h2c",
+        ))
+        .route(
+            "route",
+            &[prefix("/http1", "origin"), prefix("/h2c", "h2c")],
+        );
     let scene = Scene::start(&objects);
     let secure = Client::tls(scene.at(443), "a.com", &tls::client(&["h2"])).await;
     for (mut client, path) in [

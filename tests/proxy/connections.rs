@@ -8,18 +8,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::client::{Client, connect, get, read_all};
-use crate::harness::tls::{self, Certificate};
+use crate::harness::tls;
 use crate::origin::{Origin, full};
-use crate::scene::{Objects, Scene, http, https, secret, to};
+use crate::scene::{Objects, Scene, to};
 
 async fn scene(origin: &Origin, tune: impl FnOnce(&mut portcullis::settings::Settings)) -> Scene {
-    let objects = Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("origin", &[origin.address])
-    .route("route", &[to("origin")]);
+    let objects = Objects::http_and_https()
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")]);
     Scene::with(&objects, tune)
 }
 

@@ -18,13 +18,9 @@ const CLAIMS: &[(&str, &str)] = &[
 ];
 
 fn objects(origin: &Origin) -> Objects {
-    Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("echo", &[origin.address])
-    .route("route", &[to("echo")])
+    Objects::http_and_https()
+        .service("echo", &[origin.address])
+        .route("route", &[to("echo")])
 }
 
 async fn clients(scene: &Scene) -> [(Client, &'static str); 3] {

@@ -37,7 +37,7 @@ fn serve(origin: &Origin) -> TestServer {
     ])
 }
 
-fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+pub(crate) fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     let pairs = pairs.iter();
     pairs
         .map(|(name, value)| {

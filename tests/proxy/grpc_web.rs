@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{Method, Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -17,6 +17,7 @@ use crate::client::{Answer, Client};
 use crate::cors;
 use crate::credentials::{BCRYPT, authorization, basic, users};
 use crate::grpc::grpc_route;
+use crate::grpc_streams::fields;
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, Origin};
 use crate::origin::{Payload, empty, full, stream};
@@ -29,18 +30,6 @@ const TEXT: &str = "application/grpc-web-text+proto";
 fn message(data: &[u8]) -> Vec<u8> {
     let length = u32::try_from(data.len()).expect("short").to_be_bytes();
     [&[0], &length[..], data].concat()
-}
-
-fn fields(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-    let pairs = pairs.iter();
-    pairs
-        .map(|(name, value)| {
-            (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )
-        })
-        .collect()
 }
 
 fn begin(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {

@@ -16,19 +16,15 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::client::{Client, connect, get, handshake, read_all, refuses, whole, write_text};
-use crate::harness::tls::{self, Certificate};
+use crate::harness::tls;
 use crate::harness::{TEST_TIMEOUT, UNREACHED};
 use crate::origin::{Origin, empty, full};
-use crate::scene::{Objects, Scene, http, https, secret, to};
+use crate::scene::{Objects, Scene, to};
 
 fn objects(origin: &Origin) -> Objects {
-    Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("origin", &[origin.address])
-    .route("route", &[to("origin")])
+    Objects::http_and_https()
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")])
 }
 
 /// Settings of a shutdown that drains at once, with this deadline.

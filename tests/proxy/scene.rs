@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::harness::server::TestServer;
+use crate::harness::tls::Certificate;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::Origin;
 
@@ -188,6 +189,15 @@ impl Objects {
     /// Returns a Gateway with one HTTP listener, on port 80.
     pub(crate) fn http() -> Self {
         Self::gateway(&[http("http", 80, "")])
+    }
+
+    /// Returns a Gateway with HTTP on port 80, and with HTTPS on port 443 for `a.com`.
+    pub(crate) fn http_and_https() -> Self {
+        let listeners = [
+            http("http", 80, ""),
+            https("tls", 443, "", &["certificate"]),
+        ];
+        Self::gateway(&listeners).with(secret("certificate", &Certificate::new(&["a.com"])))
     }
 
     /// Adds a document.

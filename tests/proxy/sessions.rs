@@ -17,7 +17,8 @@ fn persistent(mut rule: Value, persistence: Value) -> Value {
     rule
 }
 
-async fn origins() -> Vec<Origin> {
+/// An origin for each name.
+pub(crate) async fn origins() -> Vec<Origin> {
     let mut origins = Vec::new();
     for name in NAMES {
         origins.push(Origin::echo(name).await);
@@ -42,7 +43,7 @@ async fn send(scene: &Scene, field: Option<(&str, &str)>) -> Answer {
 }
 
 /// Returns name and value of the cookie that a response sets.
-fn cookie(answer: &Answer) -> String {
+pub(crate) fn cookie(answer: &Answer) -> String {
     let (pair, _) = answer
         .header("set-cookie")
         .split_once(';')

@@ -12,6 +12,7 @@ use crate::client::{Answer, Client, read_until};
 use crate::harness::tls::{self, Certificate};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, https, prefix, secret, to};
+use crate::sessions::{cookie, origins};
 
 /// A policy for Services.
 pub(crate) fn traffic_policy(services: &[&str], mut spec: Value) -> String {
@@ -160,25 +161,6 @@ async fn budget_counts_retries_of_safe_methods_without_a_retry_in_the_rule() {
     }
     assert_eq!((statuses[0], &statuses[1..]), (502, &[503; 19][..]));
     assert_eq!(seen.load(SeqCst), 21);
-}
-
-const NAMES: [&str; 4] = ["one", "two", "three", "four"];
-
-async fn origins() -> Vec<Origin> {
-    let mut origins = Vec::new();
-    for name in NAMES {
-        origins.push(Origin::echo(name).await);
-    }
-    origins
-}
-
-/// Returns name and value of the cookie that a response sets.
-fn cookie(answer: &Answer) -> String {
-    let (pair, _) = answer
-        .header("set-cookie")
-        .split_once(';')
-        .expect("attributes");
-    pair.to_owned()
 }
 
 async fn send(scene: &Scene, path: &str, cookie: Option<&str>) -> Answer {

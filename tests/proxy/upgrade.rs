@@ -48,12 +48,7 @@ async fn chat(mut stream: TcpStream) {
 }
 
 fn objects(origin: &Origin) -> Objects {
-    Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ])
-    .with(secret("certificate", &Certificate::new(&["a.com"])))
-    .service("chat", &[origin.address])
+    Objects::http_and_https().service("chat", &[origin.address])
 }
 
 #[tokio::test]

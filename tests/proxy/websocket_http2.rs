@@ -26,10 +26,9 @@ use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::{get, read_all, read_until, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, block_on};
-use crate::harness::tls::Certificate;
 use crate::harness::yaml;
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, http, https, prefix, secret};
+use crate::scene::{Objects, Scene, http, prefix};
 use crate::tls_origin::Authority;
 
 /// Larger than every window on the path.
@@ -152,12 +151,7 @@ pub(crate) async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 pub(crate) fn objects(origin: &Origin) -> Objects {
     let mut rule = prefix("/chat", "chat");
     rule["matches"][0]["method"] = json!("GET");
-    let listeners = [
-        http("http", 80, ""),
-        https("tls", 443, "", &["certificate"]),
-    ];
-    Objects::gateway(&listeners)
-        .with(secret("certificate", &Certificate::new(&["a.com"])))
+    Objects::http_and_https()
         .service("chat", &[origin.address])
         .route("route", &[rule])
 }
