@@ -3,7 +3,7 @@
 use portcullis::provision::FailureReason;
 use serde_json::json;
 
-use crate::scene::{Scene, TestGateway, test_gateway};
+use crate::scene::{Scene, TestGateway, test_gateway, with_web};
 use crate::server::{Fault, Server, TEST_TIMEOUT};
 
 #[tokio::test]
@@ -122,10 +122,7 @@ async fn hanging_namespace_does_not_delay_others() {
 
 #[tokio::test]
 async fn takes_over_ports_of_another_field_manager() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     // A real server rejects a duplicate port name of another manager.
     server.with(|state| {
         state.edit(&web.key("services"), |service| {

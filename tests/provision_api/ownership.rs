@@ -3,7 +3,7 @@
 use portcullis::provision::FailureReason;
 use serde_json::{Value, json};
 
-use crate::scene::{MANAGER, Scene, TestGateway, gateway_key, test_gateway};
+use crate::scene::{MANAGER, Scene, TestGateway, gateway_key, test_gateway, with_web};
 use crate::server::{Server, key};
 
 /// Returns an object with the controller's labels, created by another client.
@@ -21,10 +21,7 @@ fn forged(test_gateway: &TestGateway, kind: &str, owner: &Value) -> Value {
 
 #[tokio::test]
 async fn creates_all_objects_with_post_and_records_fields_as_applied() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, _web, _scene) = with_web().await;
     let writes = server.take_writes();
     assert!(
         writes.iter().all(|write| write.verb != "APPLY"),

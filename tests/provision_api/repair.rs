@@ -2,15 +2,12 @@
 
 use serde_json::json;
 
-use crate::scene::{Scene, TestGateway, desired, gateway_key, test_gateway};
+use crate::scene::{Scene, TestGateway, desired, gateway_key, test_gateway, with_web};
 use crate::server::{Fault, Server, key};
 
 #[tokio::test]
 async fn recreates_deleted_objects() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     for child in web.children() {
         let name = key(child.kind.plural(), &child.namespace, &child.name);
         let uid = server.object(&name).unwrap()["metadata"]["uid"].clone();
@@ -26,10 +23,7 @@ async fn recreates_deleted_objects() {
 
 #[tokio::test]
 async fn restores_changed_objects() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     let uid = server.object(&web.key("deployments")).unwrap()["metadata"]["uid"].clone();
     let certificates = key("configmaps", "shop", "web-portcullis-controller-ca");
     server.with(|state| {
@@ -64,12 +58,18 @@ async fn restores_changed_objects() {
     );
 }
 
+fn has_no_writes_of_web(server: &Server) {
+    let writes = server.take_writes();
+    let of_web: Vec<_> = writes
+        .iter()
+        .filter(|write| write.namespace == "shop")
+        .collect();
+    assert!(of_web.is_empty(), "{of_web:?}");
+}
+
 #[tokio::test]
 async fn unchanged_state_needs_no_write() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     scene
         .process_events(std::slice::from_ref(&web), "one")
         .await;
@@ -87,20 +87,12 @@ async fn unchanged_state_needs_no_write() {
     scene
         .process_events(std::slice::from_ref(&web), "two")
         .await;
-    let writes = server.take_writes();
-    let of_web: Vec<_> = writes
-        .iter()
-        .filter(|write| write.namespace == "shop")
-        .collect();
-    assert!(of_web.is_empty(), "{of_web:?}");
+    has_no_writes_of_web(&server);
 }
 
 #[tokio::test]
 async fn applies_nothing_for_a_terminating_gateway() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     // The controller's view of the Gateway is older than its view of the objects.
     server.with(|state| {
         state.edit(&gateway_key(&web), |gateway| {
@@ -124,12 +116,7 @@ async fn applies_nothing_for_a_terminating_gateway() {
     scene
         .process_events(std::slice::from_ref(&web), "one")
         .await;
-    let writes = server.take_writes();
-    let of_web: Vec<_> = writes
-        .iter()
-        .filter(|write| write.namespace == "shop")
-        .collect();
-    assert!(of_web.is_empty(), "{of_web:?}");
+    has_no_writes_of_web(&server);
     // The controller learns of the deletion.
     let other = TestGateway {
         namespace: "barrier".to_owned(),
@@ -141,20 +128,12 @@ async fn applies_nothing_for_a_terminating_gateway() {
     scene.desired.send_replace(Some(state.into()));
     server.with(|state| state.remove(&web.key("poddisruptionbudgets")));
     scene.has_all(&other).await;
-    let writes = server.take_writes();
-    let of_web: Vec<_> = writes
-        .iter()
-        .filter(|write| write.namespace == "shop")
-        .collect();
-    assert!(of_web.is_empty(), "{of_web:?}");
+    has_no_writes_of_web(&server);
 }
 
 #[tokio::test]
 async fn deletes_objects_of_a_deleted_gateway() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     server.with(|state| state.remove(&gateway_key(&web)));
     scene.desired.send_replace(desired(&[]));
     server
@@ -237,10 +216,7 @@ async fn deletes_pods_before_their_service_account() {
 
 #[tokio::test]
 async fn deletes_replaced_objects_after_creating_their_successors() {
-    let server = Server::start();
-    let web = test_gateway("web");
-    let scene = Scene::start(&server, std::slice::from_ref(&web));
-    scene.has_all(&web).await;
+    let (server, web, scene) = with_web().await;
     server.rule(|request| {
         let is_set = request.verb == "POST" && request.plural == "daemonsets";
         is_set.then_some(Fault::Refuse(403, "Forbidden", "no"))

@@ -119,6 +119,14 @@ pub(crate) struct Scene {
     task: JoinHandle<()>,
 }
 
+/// Starts a controller for the Gateway `web`, and waits for its objects.
+pub(crate) async fn with_web() -> (Server, TestGateway, Scene) {
+    let (server, web) = (Server::start(), test_gateway("web"));
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    (server, web, scene)
+}
+
 impl Drop for Scene {
     fn drop(&mut self) {
         self.task.abort();
