@@ -1,4 +1,4 @@
-//! BackendTLSPolicy, and what it has in common with other kinds of policies on TLS to Services.
+//! Policies on TLS to Services: BackendTLSPolicy and BackendTLSOverride, which have the same fields.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -11,21 +11,50 @@ use super::reference::{
     Found, LocalObjectReference, Purpose, ReferenceField, Role, gateway_group, shapes,
 };
 
-/// TLS settings for Services, chosen by their owners.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct BackendTlsPolicy {
-    /// Metadata.
-    pub metadata: ObjectMeta,
-    /// Spec.
-    #[serde(default)]
-    pub spec: BackendTlsSpec,
-    /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<Box<Unreadable>>,
-    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Only
-    /// a folder leaves the version before in service.
-    #[serde(skip)]
-    pub pending: Option<Box<Self>>,
+/// Declares a kind of [`TlsPolicy`].
+macro_rules! tls_policy {
+    ($(#[$doc:meta])+ $type:ident) => {
+        $(#[$doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+        pub struct $type {
+            /// Metadata.
+            pub metadata: ObjectMeta,
+            /// Spec.
+            #[serde(default)]
+            pub spec: BackendTlsSpec,
+            /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub unreadable: Option<Box<Unreadable>>,
+            /// What is not valid of the policy, if this is the version before: its further targets, whose requests are
+            /// refused. Only a folder leaves the version before in service.
+            #[serde(skip)]
+            pub pending: Option<Box<Self>>,
+        }
+
+        impl TlsPolicy for $type {
+            fn spec(&self) -> &BackendTlsSpec {
+                &self.spec
+            }
+
+            fn unreadable(&self) -> Option<&Unreadable> {
+                self.unreadable.as_deref()
+            }
+
+            fn pending(&self) -> Option<&Self> {
+                self.pending.as_deref()
+            }
+        }
+    };
+}
+
+tls_policy! {
+    /// A BackendTLSPolicy: TLS settings for Services, chosen by their owners.
+    BackendTlsPolicy
+}
+tls_policy! {
+    /// A BackendTLSOverride, a CRD of Portcullis (deploy/crds/backendtlsoverrides.yaml): TLS settings for Services, chosen by
+    /// the senders of requests (GEP-3875).
+    BackendTlsOverride
 }
 
 /// A kind of policy on TLS to Services. All such kinds have the same spec.
@@ -50,20 +79,6 @@ pub trait TlsPolicy: Resource + Eq {
         });
         let own = self.spec().target_refs.iter().map(|target| (target, None));
         own.chain(pending)
-    }
-}
-
-impl TlsPolicy for BackendTlsPolicy {
-    fn spec(&self) -> &BackendTlsSpec {
-        &self.spec
-    }
-
-    fn unreadable(&self) -> Option<&Unreadable> {
-        self.unreadable.as_deref()
-    }
-
-    fn pending(&self) -> Option<&Self> {
-        self.pending.as_deref()
     }
 }
 

@@ -6,10 +6,10 @@ use super::parameters::GROUP;
 use super::service_import::MULTICLUSTER_GROUP;
 use super::xbackend::EXPERIMENTAL_GROUP;
 use super::{
-    access_policy, backend_policy, backend_tls_override, backend_tls_policy, client_policy, core,
-    gateway, grpc_route, http_route, inference_pool, key_set, l4_route, parameters, pod,
-    rate_limit_policy, release_backend, route_filter, route_policy, service_import,
-    telemetry_policy, traffic_policy, xbackend,
+    access_policy, backend_policy, backend_tls_policy, client_policy, core, gateway, grpc_route,
+    http_route, inference_pool, key_set, l4_route, parameters, pod, rate_limit_policy,
+    release_backend, route_filter, route_policy, service_import, telemetry_policy, traffic_policy,
+    xbackend,
 };
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -43,7 +43,7 @@ macro_rules! kinds {
                 { GATEWAY_GROUP, "UDPRoute", ["v1"], "udproute", status: Some(StatusShape::Route) },
             backend_tls_policies: backend_tls_policy::BackendTlsPolicy
                 { GATEWAY_GROUP, "BackendTLSPolicy", ["v1", "v1alpha3"], "backendtlspolicy", status: Some(StatusShape::Policy), uses_contents: true },
-            backend_tls_overrides: backend_tls_override::BackendTlsOverride
+            backend_tls_overrides: backend_tls_policy::BackendTlsOverride
                 { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride", status: Some(StatusShape::Policy), uses_contents: true },
             backend_traffic_policies: traffic_policy::BackendTrafficPolicy
                 { EXPERIMENTAL_GROUP, "XBackendTrafficPolicy", ["v1alpha1"], "xbackendtrafficpolicy", status: Some(StatusShape::Policy) },

@@ -5,7 +5,6 @@ pub mod access_policy;
 pub mod admission;
 pub(crate) mod annotation;
 pub mod backend_policy;
-pub mod backend_tls_override;
 pub mod backend_tls_policy;
 mod canonical;
 pub mod client_policy;

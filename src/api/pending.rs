@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use super::access_policy::{AccessPolicy, AccessSpec};
-use super::backend_tls_override::BackendTlsOverride;
-use super::backend_tls_policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTargetRef};
+use super::backend_tls_policy::{
+    BackendTlsOverride, BackendTlsPolicy, BackendTlsSpec, PolicyTargetRef,
+};
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::inherited_policy::SectionTargetRef;
 use super::meta::ObjectMeta;

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::access_policy::{AccessPolicy, AccessSpec};
-use super::backend_tls_override::BackendTlsOverride;
-use super::backend_tls_policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
+use super::backend_tls_policy::{
+    BackendTlsOverride, BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef,
+};
 use super::client_policy::{ClientPolicy, ClientSpec};
 use super::core::Service;
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};

@@ -7,8 +7,7 @@ use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
 use crate::api::access_policy::AccessPolicy;
-use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::backend_tls_policy::BackendTlsPolicy;
+use crate::api::backend_tls_policy::{BackendTlsOverride, BackendTlsPolicy};
 use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::inference_pool::InferencePool;

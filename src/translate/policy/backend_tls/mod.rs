@@ -13,8 +13,7 @@ mod uses;
 use std::sync::Arc;
 
 use crate::api::Resource;
-use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::backend_tls_policy::BackendTlsPolicy;
+use crate::api::backend_tls_policy::{BackendTlsOverride, BackendTlsPolicy};
 use crate::ir::{Certificate, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 
 use crate::translate::input::Input;
