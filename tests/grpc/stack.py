@@ -9,6 +9,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "harness"))
 from launch import again, free_port, running  # noqa: E402, F401
+from manifests import CLASS, service  # noqa: E402, F401
 
 VENV = REPOSITORY / "target" / "grpc-venv"
 REQUIREMENT = "grpcio==1.85.1"
@@ -71,12 +72,7 @@ def gateway(*listeners: str) -> str:
     """A Gateway `edge` with these listeners, and its class."""
     lines = "".join(f"  - {{{listener}}}\n" for listener in listeners)
     return f"""\
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {{name: portcullis}}
-spec: {{controllerName: portcullis.dev/gateway-controller}}
----
-apiVersion: gateway.networking.k8s.io/v1
+{CLASS}apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {{name: edge}}
 spec:
@@ -86,29 +82,10 @@ spec:
 """
 
 
-def service(name: str, port: int = 1, *addresses: str) -> str:
-    """A Service whose endpoints have these addresses."""
-    endpoints = ", ".join(f"{{addresses: [{address}]}}" for address in addresses)
-    return f"""\
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}}}
-spec: {{ports: [{{port: 80}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{port: {port}}}]
-endpoints: [{endpoints}]
----
-"""
-
-
 def route(name: str, listener: str, backends: dict[str, str]) -> str:
     """A GRPCRoute of a listener, with the backend of each gRPC service."""
     rule = "  - {{matches: [{{method: {{service: {}}}}}], backendRefs: [{{name: {}, port: 80}}]}}\n".format
-    rules = "".join(rule(service, backend) for service, backend in backends.items())
+    rules = "".join(rule(called, backend) for called, backend in backends.items())
     return f"""\
 apiVersion: gateway.networking.k8s.io/v1
 kind: GRPCRoute

@@ -1,5 +1,11 @@
 """The objects of the test of traces: Gateways that differ in their collector, with the same routes."""
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
+from manifests import CLASS, service
+
 # A hostname is that of an HTTPRoute or of a GRPCRoute.
 HOST, CALLS, SERVICE = "otlp.test", "calls.otlp.test", "otlp.Calls"
 
@@ -19,23 +25,6 @@ ROUTES = {
     "slow": "timeouts: {request: 300ms}",
     "limited": "",
 }
-
-
-def service(name: str, port: int) -> str:
-    return f"""\
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}}}
-spec: {{ports: [{{port: 80}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: IPv4
-ports: [{{port: {port}}}]
-endpoints: [{{addresses: [127.0.0.1]}}]
----
-"""
 
 
 def gateway(name: str, port: int, protocol: str) -> str:
@@ -79,17 +68,11 @@ def rule(name: str, more: str) -> str:
 
 def objects(gateways: dict[str, tuple[str, int]], ports: dict[str, int], backends: dict[str, int]) -> str:
     parents = ", ".join(f"{{name: {name}}}" for name in gateways)
-    text = """\
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: portcullis}
-spec: {controllerName: portcullis.dev/gateway-controller}
----
-"""
+    text = CLASS
     for name, (protocol, collector) in gateways.items():
-        text += gateway(name, ports[name], protocol) + service(f"collector-{name}", collector)
+        text += gateway(name, ports[name], protocol) + service(f"collector-{name}", collector, "127.0.0.1")
     for name, port in backends.items():
-        text += service(name, port)
+        text += service(name, port, "127.0.0.1")
     head = f"  parentRefs: [{parents}]\n  hostnames: [%s]\n  rules:\n"
     text += f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: web}}\nspec:\n{head % HOST}"
     text += "".join(rule(name, more) for name, more in ROUTES.items())
