@@ -20,7 +20,7 @@ use crate::client::{Answer, Client, read_until, whole};
 use crate::harness::TEST_TIMEOUT;
 use crate::health_checks::{Checked, http, mortal, service, until_failed};
 use crate::origin::{Origin, empty, full};
-use crate::scene::{Objects, Scene, prefix, to};
+use crate::scene::{Objects, Scene, eventually, prefix, to};
 use crate::tls_origin::Authority;
 
 /// Requests at once, of which few are permitted.
@@ -38,13 +38,10 @@ async fn each_endpoint_is_checked_once_per_interval() {
     let begin = Instant::now();
     let _scene = Scene::with(&objects, |settings| settings.workers = 4);
     let checks = || endpoints.iter().map(|it| it.checks.load(SeqCst));
-    let checked = async {
-        while checks().any(|count| count < 4) {
-            // No notification tells the change.
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(TEST_TIMEOUT, checked).await.expect("in time");
+    eventually("four checks each", async || {
+        checks().all(|count| count >= 4)
+    })
+    .await;
     // One at the beginning, and one in each second.
     let checks: Vec<_> = checks().collect();
     let most = begin.elapsed().as_secs() as usize + 1;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::client::get;
 use crate::harness::dns::{NameServer, Records};
 use crate::harness::yaml;
-use crate::scene::{Objects, Scene};
+use crate::scene::{Objects, Scene, eventually};
 use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 /// Part of every request; must not be readable on the wire.
@@ -20,14 +20,8 @@ async fn status(scene: &Scene) -> u16 {
 
 /// Waits until requests have this status: address changes are not observable otherwise.
 async fn until(scene: &Scene, expected: u16) {
-    let reached = async {
-        while status(scene).await != expected {
-            // No notification tells the change.
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    let reached = tokio::time::timeout(crate::harness::TEST_TIMEOUT, reached).await;
-    assert!(reached.is_ok(), "no {expected} in time");
+    let reached = async || status(scene).await == expected;
+    eventually(&format!("status {expected}"), reached).await;
 }
 
 /// Returns an XBackend `api` with the port of an origin.

@@ -16,7 +16,7 @@ use crate::backend_tls::{self, authorities, trust};
 use crate::client::{Client, read_until, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, full, stream};
-use crate::scene::{Objects, Scene, prefix, to};
+use crate::scene::{Objects, Scene, eventually, prefix, to};
 use crate::tls_origin::{Authority, TlsOrigin};
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -93,14 +93,7 @@ pub(crate) async fn until_failed(scene: &Scene, count: usize) {
             .filter(|it| it.health.has_failed_checks())
             .count()
     };
-    let reached = async {
-        while failed() != count {
-            // No notification tells the change.
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let reached = timeout(TEST_TIMEOUT, reached).await;
-    assert!(reached.is_ok(), "{} endpoints have failed", failed());
+    eventually("endpoints have failed", async || failed() == count).await;
 }
 
 async fn all_get(scene: &Scene, count: usize, status: u16) {
@@ -180,10 +173,7 @@ async fn endpoint_is_checked_once_per_interval_whatever_the_routes_and_workers()
         .with(grpc.to_string());
     let begin = Instant::now();
     let _scene = Scene::with(&objects, |settings| settings.workers = 4);
-    while origin.checks.load(SeqCst) < 3 {
-        // No notification tells the change.
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("three checks", async || origin.checks.load(SeqCst) >= 3).await;
     assert!(begin.elapsed() >= Duration::from_millis(1990));
 }
 
@@ -291,10 +281,7 @@ async fn slow_endpoints_do_not_delay_checks_of_other_backends() {
         .with(slow);
     let scene = Scene::start(&objects);
     until_failed(&scene, 1).await;
-    while mute.connections() == 0 {
-        // No notification tells the change.
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("a connection", async || mute.connections() != 0).await;
     failing.status.store(200, SeqCst);
     until_failed(&scene, 0).await;
 }

@@ -21,7 +21,7 @@ use crate::harness::TEST_TIMEOUT;
 use crate::harness::dns::NameServer;
 use crate::issuer::{Issuer, claims, status};
 use crate::origin::{Origin, full};
-use crate::scene::{Objects, Scene, write};
+use crate::scene::{Objects, Scene, eventually, write};
 use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 /// The host of all issuers, which is on loopback.
@@ -135,14 +135,8 @@ fn provider(issuer: &str, jwks: &Value) -> Value {
 /// Waits until requests with a token have this status.
 pub(crate) async fn until(scene: &Scene, token: &str, expected: u16) {
     let mut client = Client::http1(scene.at(80)).await;
-    let reached = async {
-        while status(&mut client, token).await != expected {
-            // No notification tells the change.
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let reached = timeout(TEST_TIMEOUT, reached).await;
-    assert!(reached.is_ok(), "no {expected} in time");
+    let reached = async || status(&mut client, token).await == expected;
+    eventually(&format!("status {expected}"), reached).await;
 }
 
 #[tokio::test]

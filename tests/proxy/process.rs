@@ -20,7 +20,7 @@ use crate::harness::h2::block_on;
 use crate::harness::ports::closed_address;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::{Origin, empty, full};
-use crate::scene::{Objects, http, prefix, to, write};
+use crate::scene::{Objects, eventually, http, prefix, to, write};
 
 /// More than a pipe holds.
 const LINES: usize = 4000;
@@ -154,13 +154,8 @@ fn serves_edits_and_probes_while_nobody_reads_its_output() {
         }
         let second = objects.route("route", &[prefix("/two", "origin")]);
         write(program.folder.path(), "objects.yaml", &second.text());
-        let served = async {
-            while client.get("a.com", "/two").await.status != 200 {
-                // No notification tells the change.
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        assert!(timeout(TEST_TIMEOUT, served).await.is_ok());
+        let served = async || client.get("a.com", "/two").await.status == 200;
+        eventually("the route is served", served).await;
         program.until("/healthz", 200, "ok").await;
         program.until("/readyz", 200, "ready").await;
         assert_eq!(program.terminate(), Some(0));

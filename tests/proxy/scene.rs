@@ -25,6 +25,17 @@ use crate::origin::Origin;
 
 pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
 
+/// Waits until a condition holds, of whose changes no notification tells. `what` names it if it does not.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let reached = async {
+        while !condition().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let reached = timeout(TEST_TIMEOUT, reached).await;
+    assert!(reached.is_ok(), "{what}: it did not come about in time");
+}
+
 /// The file with the objects of [`Scene::start`].
 const FILE: &str = "objects.yaml";
 

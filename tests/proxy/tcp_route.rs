@@ -17,7 +17,7 @@ use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::{connect, get, read_all, read_until, refuses, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene};
+use crate::scene::{Objects, Scene, eventually};
 use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 /// Port of the listener.
@@ -464,14 +464,7 @@ async fn ejection_ends_when_the_endpoint_accepts_a_connection() {
         }
     };
     timeout(TEST_TIMEOUT, probed).await.expect("probed in time");
-    let recovered = async {
-        while ejected().await != 0 {
-            // No notification tells the change.
-            sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let recovered = timeout(TEST_TIMEOUT, recovered).await;
-    recovered.expect("recovered in time");
+    eventually("no ejection", async || ejected().await == 0).await;
 }
 #[tokio::test]
 async fn reset_by_a_client_reaches_a_backend_that_does_not_read() {

@@ -13,7 +13,7 @@ use crate::client::get;
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::ports::closed_address;
 use crate::harness::yaml;
-use crate::scene::{Objects, write};
+use crate::scene::{Objects, eventually, write};
 use crate::udp_route::{Client, Echo, service, udp_route};
 
 /// The program in its own process, which may open few files; killed when dropped.
@@ -58,15 +58,10 @@ impl Program {
 
     /// Returns a metric without labels, once the program serves metrics.
     async fn metric(&self, name: &str) -> usize {
-        let running = async {
-            while TcpStream::connect(self.admin).await.is_err() {
-                // No notification tells the change.
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, running)
-            .await
-            .expect("started in time");
+        eventually("it is started", async || {
+            TcpStream::connect(self.admin).await.is_ok()
+        })
+        .await;
         let metrics = get(self.admin, "localhost", "/metrics").await;
         let mut lines = metrics.text().lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -76,13 +71,7 @@ impl Program {
 
     /// Waits until a metric has this value.
     async fn until_metric(&self, name: &str, value: usize) {
-        let reached = async {
-            while self.metric(name).await != value {
-                // No notification tells the change.
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, reached).await.expect(name);
+        eventually(name, async || self.metric(name).await == value).await;
     }
 
     /// Returns the memory of the process without its code, in KiB.
@@ -97,18 +86,11 @@ impl Program {
     }
 
     async fn until_ready(&self) {
-        let ready = async {
-            loop {
-                if TcpStream::connect(self.admin).await.is_ok()
-                    && get(self.admin, "localhost", "/readyz").await.status == 200
-                {
-                    return;
-                }
-                // No notification tells the change.
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, ready).await.expect("ready in time");
+        eventually("it is ready", async || {
+            TcpStream::connect(self.admin).await.is_ok()
+                && get(self.admin, "localhost", "/readyz").await.status == 200
+        })
+        .await;
     }
 }
 
