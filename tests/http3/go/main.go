@@ -260,37 +260,33 @@ func (c *client) dial(ctx context.Context, command command) (*quic.Conn, error) 
 	return quic.DialAddr(ctx, fmt.Sprintf("127.0.0.1:%d", command.Port), config, &quic.Config{})
 }
 
-// connect makes a handshake, and waits for the control stream of the server.
-func (c *client) connect(command command) answer {
+// dialed makes a connection, uses it, and reports how that fails.
+func (c *client) dialed(command command, use func(context.Context, *quic.Conn, command, *answer) error) answer {
 	result := answer{ID: command.ID}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	connection, err := c.dial(ctx, command)
-	if err != nil {
-		result.fail(err)
-		return result
+	if err == nil {
+		defer connection.CloseWithError(0x100, "")
+		err = use(ctx, connection, command, &result)
 	}
-	defer connection.CloseWithError(0x100, "")
-	state := connection.ConnectionState().TLS
-	result.Certificate, result.Protocol = state.PeerCertificates[0].DNSNames, state.NegotiatedProtocol
-	// Whether the server accepts the certificate of the client is known when it sends something.
-	if _, err := connection.AcceptUniStream(ctx); err != nil {
+	if err != nil {
 		result.fail(err)
 	}
 	return result
 }
 
+// connect reports the handshake, and waits for the control stream of the server.
+func connect(ctx context.Context, connection *quic.Conn, _ command, result *answer) error {
+	state := connection.ConnectionState().TLS
+	result.Certificate, result.Protocol = state.PeerCertificates[0].DNSNames, state.NegotiatedProtocol
+	// Whether the server accepts the certificate of the client is known when it sends something.
+	_, err := connection.AcceptUniStream(ctx)
+	return err
+}
+
 // wire writes bytes to streams, and reports what comes on the last one, and how it or the connection ends.
-func (c *client) wire(command command) answer {
-	result := answer{ID: command.ID}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	connection, err := c.dial(ctx, command)
-	if err != nil {
-		result.fail(err)
-		return result
-	}
-	defer connection.CloseWithError(0x100, "")
+func (c *client) wire(ctx context.Context, connection *quic.Conn, command command, result *answer) (err error) {
 	for index, each := range command.Streams {
 		isLast := index == len(command.Streams)-1
 		if each.Uni {
@@ -299,11 +295,10 @@ func (c *client) wire(command command) answer {
 			result.Body, err = c.wireBidi(ctx, connection, each, isLast)
 		}
 		if err != nil {
-			result.fail(err)
-			break
+			return err
 		}
 	}
-	return result
+	return nil
 }
 
 func (c *client) wireUni(ctx context.Context, connection *quic.Conn, each stream, isLast bool) error {
@@ -358,9 +353,9 @@ func (c *client) wireBidi(ctx context.Context, connection *quic.Conn, each strea
 func (c *client) run(command command) answer {
 	switch command.Kind {
 	case "wire":
-		return c.wire(command)
+		return c.dialed(command, c.wire)
 	case "connect":
-		return c.connect(command)
+		return c.dialed(command, connect)
 	case "cancel":
 		if cancel, ok := c.cancels.LoadAndDelete(command.Target); ok {
 			cancel.(context.CancelFunc)()
