@@ -25,10 +25,11 @@ use crate::origin::Origin;
 
 pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
 
-/// Waits until a condition holds, of whose changes no notification tells. `what` names it if it does not.
+/// Waits until a condition holds. `what` names it if it does not.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let reached = async {
         while !condition().await {
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
     };

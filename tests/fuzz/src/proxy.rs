@@ -25,7 +25,6 @@ pub(crate) mod request {
     mod framing;
     mod headers;
     mod path;
-    mod spelling;
 
     pub(crate) use portcullis::ir::path_normalization as target;
     use portcullis::ir::request_path::RequestPath;

@@ -12,6 +12,8 @@ pub(super) mod forwarding_names;
 mod forwarding_rules;
 #[path = "../../../../src/proxy/client/host.rs"]
 pub(super) mod host;
+#[path = "../../../../src/proxy/client/spelling.rs"]
+pub(super) mod spelling;
 
 use rustls::pki_types::CertificateDer;
 
