@@ -86,7 +86,7 @@ async fn state_of_another_controller_without_a_policy_waits_for_it() {
     let (follower, mut loaded) = follower(received);
     tokio::spawn(follower.run(None));
     let commit = |revision| Update::Commit { revision };
-    let generation = |load: &Load| {
+    let generation = |load: &Arc<Load>| {
         let policy = load.snapshot.access_policies.get("infra", "a");
         policy.map(|policy| policy.metadata.generation)
     };
