@@ -413,7 +413,7 @@ fn check_says_what_to_write_and_which_references_are_invalid() {
             "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
             "spec.rules[0].backendRefs[0]: Service default/shop is invalid",
             "tls.certificateRefs[0]: Secret default/tls is invalid",
-            "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
+            "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef; pods and Services that exist stay as they are\n",
             "spec.targetRefs: Service default/shop is invalid",
             "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/typo is invalid\n",
         ],
