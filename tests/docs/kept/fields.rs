@@ -41,6 +41,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     ("admin/recent.rs", "backends", RECENT),
     ("admin/recent.rs", "endpoints", RECENT),
+    ("admin/recent.rs", "limits", RECENT),
     ("admin/recent.rs", "rules", RECENT),
     ("admin/recent.rs", "tokens", RECENT),
     ("admin/responses.rs", "failed", RECENT),
