@@ -202,6 +202,10 @@ fn explain_http(
     };
     explain_listeners(explanation, port, listener, view.host);
     let found = preview.rule(listener);
+    if let Ok((_, true)) = found {
+        explanation.line("forwarded", view.path.as_str());
+    }
+    let found = found.map(|(rule, _)| rule);
     let place = ListenerOnPort { port, listener };
     let outcome = match found {
         Ok(rule) => of_rule(explanation, configuration, place, (rule, &preview)),

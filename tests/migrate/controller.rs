@@ -29,6 +29,9 @@ pub(crate) fn controller(data: &[(&str, &str)]) -> String {
     )
 }
 
+/// Keys and values of the ConfigMap of ingress-nginx.
+pub(crate) type Data<'a> = &'a [(&'a str, &'a str)];
+
 /// Returns an Ingress and the ConfigMap of the controller with this data.
 pub(crate) fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
     format!("{}---\n{}", ingress(annotations, ROOT), controller(data))
@@ -213,7 +216,7 @@ fn headers_that_the_controller_replaces_are_not_those_of_clients() {
 fn paths_that_the_controller_does_not_redirect_are_served_without_tls() {
     let challenge = "/.well-known/acme-challenge/";
     let key = "no-tls-redirect-locations";
-    let cases: [(&[(&str, &str)], &str, bool); 5] = [
+    let cases: [(Data<'_>, &str, bool); 5] = [
         (&[], challenge, true),
         (&[], "/health", false),
         (&[(key, "/ready, /health")], "/health/live", true),

@@ -259,7 +259,7 @@ fn hosts_without_tls_have_the_default_certificate() {
     };
     let force = "force-ssl-redirect";
     let forced = annotation(force, "true");
-    let cases: [(&str, &[(&str, &str)], &[&str]); 3] = [
+    let cases: [(&str, crate::controller::Data<'_>, &[&str]); 3] = [
         ("{}", &[], &["https", "http"]),
         (forced.as_str(), &[], &["https"]),
         ("{}", &[(force, "true")], &["https"]),

@@ -236,7 +236,7 @@ async fn responses_without_a_body_keep_the_connection() {
         loop {
             let head = read_until(&mut stream, "\r\n\r\n").await;
             let answer = match head.split(' ').nth(1) {
-                Some("/204") => "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+                Some("/204") => "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
                 Some("/304") => {
                     "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\n"
                 }

@@ -241,10 +241,11 @@ impl Served {
         assert_eq!(page.status, 200, "{spelled:?}: {}", page.text());
         let mut explained: Value = serde_json::from_str(&page.text()).expect("JSON");
         let mut explained = explained["ports"][0].take();
-        explained
-            .as_object_mut()
-            .expect("a port")
-            .remove("canonical");
+        let port = explained.as_object_mut().expect("a port");
+        // Lines about the spelling.
+        for label in ["canonical", "forwarded"] {
+            port.remove(label);
+        }
         explained
     }
 

@@ -335,8 +335,8 @@ impl<'a> FoundListener<'a> {
 }
 
 /// Returns the rule for a request, and whether a backend that takes the beginning of the forwarded path for a host may serve what
-/// the rule does not decide about.
-fn find_rule<'a>(
+/// the rule does not decide about: then the path that decides is the one to forward.
+pub(super) fn find_rule<'a>(
     listener: &'a Listener,
     (view, state): (&RequestView<'_>, PathState),
     forwarded: &str,
@@ -352,10 +352,7 @@ fn find_rule<'a>(
 
 /// Returns the rule of a listener for a normalized request.
 #[inline]
-pub(super) fn rule_of<'a>(
-    listener: &'a Listener,
-    view: &RequestView<'_>,
-) -> Result<&'a Arc<Rule>, Error> {
+fn rule_of<'a>(listener: &'a Listener, view: &RequestView<'_>) -> Result<&'a Arc<Rule>, Error> {
     let rule = listener.find(view);
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
     match rule.has_doubtful_query(view) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, StatusCode, request};
 
-use super::admission::rule_of;
+use super::admission::find_rule;
 use super::framing::is_multiplexed;
 use super::headers;
 use super::path::{self, PathState};
@@ -244,17 +244,13 @@ impl Preview {
         }
     }
 
-    /// Returns the rule of a listener for the request.
+    /// Returns the rule of a listener for the request, and whether its backends get the path that decides, in place of the
+    /// client's spelling of it.
     ///
     /// # Errors
     /// The response if no rule matches.
-    pub fn rule<'a>(&self, listener: &'a Listener) -> Result<&'a Arc<Rule>, Refusal> {
-        let view = self.view();
-        let read = match self.state.is_ambiguous {
-            true => path::check_readings(listener, &view),
-            false => Ok(()),
-        };
-        let found = read.and_then(|()| rule_of(listener, &view));
+    pub fn rule<'a>(&self, listener: &'a Listener) -> Result<(&'a Arc<Rule>, bool), Refusal> {
+        let found = find_rule(listener, (&self.view(), self.state), self.forwarded_path());
         found.map_err(|error| Refusal::new(error, self.is_call))
     }
 

@@ -46,9 +46,11 @@ fn objects(origin: &Origin) -> Objects {
     let pages = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "pages"}, "data": {"a.html": "<p>sorry</p>"},
     });
-    let mut redirect = prefix("/redirect", "origin");
     let moved = json!({"hostname": "b.com", "statusCode": 301});
-    redirect["filters"] = json!([{"type": "RequestRedirect", "requestRedirect": moved}]);
+    let redirect = json!({
+        "matches": [{"path": {"value": "/redirect"}}],
+        "filters": [{"type": "RequestRedirect", "requestRedirect": moved}],
+    });
     let response = |name, response: Value| filter(name, &json!({"directResponse": response}));
     let rules = [
         redirect,

@@ -237,7 +237,10 @@ impl Exchange<'_> {
             header("host")
         };
         same("host", &host, &named)?;
-        let path = unless_changed(path_of(&self.sent.path), path);
+        let path = match self.lines("forwarded").is_empty() {
+            true => unless_changed(path_of(&self.sent.path), path),
+            false => path,
+        };
         let query = query_of(&self.sent.path);
         let target = match query.and_then(|query| query_without_key(query, hides_key)) {
             Some(query) => format!("{path}?{query}"),
