@@ -1,11 +1,14 @@
 """What a client gets, and how it is compared with what is expected and with what other clients get."""
 
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import brotli
 import pylsqpack
+import zstandard
 from aioquic.buffer import Buffer
 
 from cases import DATA, HEADERS, Expected, Fields
@@ -13,6 +16,7 @@ from cases import DATA, HEADERS, Expected, Fields
 # These differ by protocol, by time or by request. net/http keeps `Trailer` to itself.
 OWN = {"alt-svc", "connection", "date", "keep-alive", "trailer", "transfer-encoding", "x-request-id"}
 SHOWN = 200
+DECODERS = {"gzip": gzip.decompress, "br": brotli.decompress, "zstd": lambda body: zstandard.ZstdDecompressor().decompressobj().decompress(body)}
 
 
 @dataclass
@@ -34,6 +38,12 @@ class Answer:
 
     def contents(self, body: bytes) -> None:
         self.length, self.digest, self.body = len(body), hashlib.sha256(body).hexdigest(), body
+
+    def decode(self) -> None:
+        """Decodes the body: its size before depends on the parts in which the proxy receives it."""
+        decoder = DECODERS.get(joined(self.headers).get("content-encoding"))
+        if decoder and not self.error:
+            self.contents(decoder(self.body))
 
     def frames(self, data: bytes) -> None:
         """Reads the frames of a response."""

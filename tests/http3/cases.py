@@ -217,7 +217,7 @@ def policies():
     plain = Expected(body=filled(100_000))
     for encoding in ("gzip", "br", "zstd"):
         accepts = [("accept-encoding", encoding)]
-        yield case(f"compression, {encoding}", Request(path="/text/100000", headers=accepts), Expected(headers={"content-encoding": encoding, "vary": "Accept-Encoding"}), browser=False)
+        yield case(f"compression, {encoding}", Request(path="/text/100000", headers=accepts), Expected(headers={"content-encoding": encoding, "vary": "Accept-Encoding"}, body=plain.body), browser=False)
     yield case("compression of a browser", Request(path="/text/100000"), plain)
 
 

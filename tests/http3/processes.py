@@ -77,6 +77,7 @@ class GoProcess:
         answer.interim = [(each["status"], [tuple(pair) for pair in each["headers"]]) for each in found["interim"] or []]
         for name in ("stream", "connection", "alert", "certificate"):
             setattr(answer, name, found[name])
+        answer.decode()
         return answer
 
     async def close(self) -> None:

@@ -46,6 +46,7 @@ class Exchange:
         if not self.is_over:
             self.answer.contents(bytes(self.data))
             self.answer.error, self.is_over = error, True
+            self.answer.decode()
             for name, code in codes.items():
                 setattr(self.answer, name, code)
         self.changed.set()
