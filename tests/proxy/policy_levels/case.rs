@@ -202,10 +202,8 @@ impl Case<'_> {
         // Notes are the conditions of the policies that are named, which name others.
         labels.remove("note");
         let text = explained["ports"].to_string();
-        let words = text.split(|it: char| !it.is_alphanumeric() && !"-/".contains(it));
-        let words: BTreeSet<&str> = words.collect();
         let names = self.names().into_iter().map(|(name, _)| name);
-        let found = names.filter(|name| words.contains(&*format!("default/{name}")));
+        let found = names.filter(|name| has_word(&text, &format!("default/{name}")));
         let found: BTreeSet<String> = found.collect();
         assert_eq!(
             found,
@@ -269,18 +267,19 @@ impl Case<'_> {
 
     fn check_targets(&self, outcome: &ServedConfiguration) {
         let report = &outcome.report;
-        let is_own = |object: &str, name: &str| *object == *self.name(name);
+        let [gateway, set, route, other] =
+            ["gateway", "set", "route", "other"].map(|name| self.name(name));
         let mut gateways = report.gateways.iter();
-        let gateway = gateways.find(|(object, _)| is_own(&object.name, "gateway"));
+        let gateway = gateways.find(|(object, _)| *object.name == *gateway);
         self.check_affected("Gateway", &gateway.expect("a status").1.conditions);
         let mut sets = report.listener_sets.iter();
-        let set = sets.find(|(object, _)| is_own(&object.name, "set"));
+        let set = sets.find(|(object, _)| *object.name == *set);
         self.check_affected("ListenerSet", &set.expect("a status").1.conditions);
         for (object, parents) in &report.routes {
             for parent in parents.iter() {
-                if is_own(&object.name, "route") {
+                if *object.name == *route {
                     self.check_affected("HTTPRoute", &parent.conditions);
-                } else if is_own(&object.name, "other") {
+                } else if *object.name == *other {
                     self.check_affected("another route", &parent.conditions);
                 }
             }
@@ -311,6 +310,15 @@ impl Case<'_> {
             .collect();
         assert_eq!(affected, expected, "{kind} {:#?}", self.pair);
     }
+}
+
+/// Reports whether a text has a word, which no letter, digit, `-` or `/` extends.
+fn has_word(text: &str, word: &str) -> bool {
+    let extends = |it: char| it.is_alphanumeric() || "-/".contains(it);
+    let mut places = text.match_indices(word);
+    places.any(|(at, _)| {
+        !text[..at].ends_with(extends) && !text[at + word.len()..].starts_with(extends)
+    })
 }
 
 fn text_of(condition: &Condition) -> String {

@@ -76,10 +76,10 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// Returns how many pairs are checked at the same time: many where requests take long.
+    /// Returns how many pairs are checked at the same time: half of those of all levels where requests take long.
     pub(super) fn concurrency(self) -> usize {
         match self {
-            Self::Deadline(_) | Self::Timeouts => 64,
+            Self::Deadline(_) | Self::Timeouts => 68,
             _ => 1,
         }
     }
