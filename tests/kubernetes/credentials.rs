@@ -1,5 +1,5 @@
-//! The command of a kubeconfig that gives the credentials (`exec`): that it runs once for all clients of a process, and again when
-//! its credential expires or is refused.
+//! The credentials of a kubeconfig: that the command which gives them (`exec`) runs once for all clients of a process, and again when
+//! its credential expires or is refused, and that the file of a token is read again.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -148,6 +148,34 @@ fn plugin_runs_again_when_its_credential_expires() {
     api.apply(&route("a", "two"));
     plane.wait_for("a.example", "https://two/");
     assert_eq!(plugin.runs().len(), 2);
+}
+
+/// The client caches a token for 50 s: the kubelet rotates it long before it expires. Tests begin in order of their names, so that this
+/// one waits beside others.
+#[test]
+fn reloads_rotated_token_without_interruption() {
+    let api = Api::start();
+    api.accept("old");
+    api.apply(&route("a", "one"));
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "old").unwrap();
+    let plane = DataPlane::start_as(&api, &json!({"tokenFile": token}), &[]);
+    plane.wait_for("a.example", "https://one/");
+    std::fs::write(&token, "new").unwrap();
+    api.accept("new");
+    api.apply(&route("a", "two"));
+    let look = || {
+        let answer = plane.answer("a.example").unwrap_or_default();
+        assert!(
+            ["https://one/", "https://two/"].contains(&&*answer),
+            "{answer}"
+        );
+        assert!(plane.is_ready());
+        answer
+    };
+    eventually(look, |answer| answer == "https://two/");
+    assert!(!plane.log("status 401").is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! | a watch goes silent | `faults::detects_silent_watch`, `faults::times_out_hanging_watch_request` |
 //! | resets, 429, 503, 504, HTML pages, `Retry-After` | `faults::survives_*`, `faults::backs_off_when_watches_end_early`, `faults::honors_retry_after`, `faults::bounds_retry_after` |
 //! | the plugin of a kubeconfig fails, and its credential expires or is refused | `credentials` |
-//! | 401 and a new token, 403 for one kind | `serving::reloads_rotated_token_*` (takes most of a minute), `faults::forbidden_kind_*`, `serving::forbidden_kind_*` |
+//! | 401 and a new token, 403 for one kind | `credentials::reloads_rotated_token_*` (takes most of a minute), `faults::forbidden_kind_*`, `serving::forbidden_kind_*` |
 //! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
 //! | objects in any order, revoked grants | `order` |
 //! | Secrets and ConfigMaps of objects that protect, which are not fetched yet | `protecting` |
@@ -60,14 +60,6 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) {
-    eventually_within(TEST_TIMEOUT, look, wanted);
-}
-
-fn eventually_within<T: Debug>(
-    patience: Duration,
-    look: impl Fn() -> T,
-    wanted: impl Fn(&T) -> bool,
-) {
     let start = Instant::now();
     loop {
         let seen = look();
@@ -75,7 +67,7 @@ fn eventually_within<T: Debug>(
             return;
         }
         // A minute or more.
-        assert!(start.elapsed() < patience, "still {seen:?}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "still {seen:?}");
         // What is looked at has no change notification.
         thread::sleep(Duration::from_millis(10));
     }

@@ -1,13 +1,9 @@
 //! What a client of a data plane observes while the cluster changes and while its API server fails.
 
-use std::time::Duration;
-
-use serde_json::json;
-
 use crate::api::{Api, Fault};
 use crate::harness::ports::free_ports;
 use crate::plane::{DataPlane, request};
-use crate::{eventually, eventually_within, route};
+use crate::{eventually, route};
 
 #[test]
 fn serves_and_follows_the_cluster() {
@@ -55,35 +51,6 @@ fn keeps_serving_while_the_api_server_is_unreachable() {
     assert!(plane.is_ready());
     api.offline(false);
     plane.wait_for("a.example", "https://two/");
-}
-
-/// The client caches a token for 50 s: the kubelet rotates it long before it expires.
-#[test]
-fn reloads_rotated_token_without_interruption() {
-    let api = Api::start();
-    api.accept("old");
-    api.apply(&route("a", "one"));
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
-    std::fs::write(&token, "old").unwrap();
-    let plane = DataPlane::start_as(&api, &json!({"tokenFile": token}), &[]);
-    plane.wait_for("a.example", "https://one/");
-    std::fs::write(&token, "new").unwrap();
-    api.accept("new");
-    api.apply(&route("a", "two"));
-    let look = || {
-        let answer = plane.answer("a.example").unwrap_or_default();
-        assert!(
-            ["https://one/", "https://two/"].contains(&&*answer),
-            "{answer}"
-        );
-        assert!(plane.is_ready());
-        answer
-    };
-    eventually_within(Duration::from_secs(120), look, |answer| {
-        answer == "https://two/"
-    });
-    assert!(!plane.log("status 401").is_empty());
 }
 
 #[test]
