@@ -1,5 +1,6 @@
 //! Malformed documents: bounded, reported, and never a panic.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -185,7 +186,12 @@ proptest! {
         let end = (start + length).min(characters.len());
         characters.splice(start..end, replacement.chars());
         let text: String = characters.into_iter().collect();
+        let valid: BTreeSet<&str> = documents(whole).iter().map(|source| source.text).collect();
         for source in documents(&text) {
+            // Those that did not change parse as they did.
+            if valid.contains(source.text) {
+                continue;
+            }
             if let Ok(items) = parse(source, false) {
                 items.into_iter().for_each(|item| drop(crate::api::admit(item.value)));
             }
