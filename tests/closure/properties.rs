@@ -75,10 +75,8 @@ pub(crate) fn run(objects: &Snapshot) -> Translation {
     translate(objects, None, &options())
 }
 
-/// Returns how policies on TLS apply in a cluster, each way once.
-fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
-    let mut translator = Translator::new(options());
-    let ir = translator.translate(cluster, None).ir;
+/// Returns how policies on TLS apply in a cluster of which this is the translation, each way once.
+fn tls_of(translator: &Translator, ir: &Ir) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for backend in ir.backends.iter() {
         let used = backend.id.tls.as_ref();
@@ -110,9 +108,8 @@ fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
     found
 }
 
-/// Returns how routes of different kinds conflict in a cluster, each way once.
-fn conflicts_of(cluster: &Snapshot) -> BTreeSet<String> {
-    let report = run(cluster).report;
+/// Returns how routes of different kinds conflict in a cluster of which this is the report, each way once.
+fn conflicts_of(report: &StatusReport) -> BTreeSet<String> {
     let parents = report.routes.iter().flat_map(|(_, parents)| parents.iter());
     let accepted = parents.map(|parent| &parent.conditions[0]);
     let conflicts = accepted.filter_map(|accepted| {
@@ -317,7 +314,11 @@ fn release_backends(
 /// Checks that every closure translates to the same as the cluster for its Gateway, and that each of our Gateways has
 /// one.
 pub(crate) fn check_translations(cluster: &Snapshot, closures: &Closures) {
-    let whole = run(cluster);
+    check_translation(&run(cluster), cluster, closures);
+}
+
+/// The same of a cluster of which `whole` is the translation.
+fn check_translation(whole: &Translation, cluster: &Snapshot, closures: &Closures) {
     for gateway in cluster.gateways.iter() {
         let name = gateway.object_ref();
         let closure = closures.get(&name);
@@ -331,7 +332,7 @@ pub(crate) fn check_translations(cluster: &Snapshot, closures: &Closures) {
         };
         assert_eq!(closure.gateways.keys().count(), 1, "{name}");
         let alone = run(closure);
-        let expected = Part::new(&whole, cluster, gateway);
+        let expected = Part::new(whole, cluster, gateway);
         assert_eq!(Part::new(&alone, cluster, gateway), expected, "{name}");
         for (route, parents) in &alone.report.routes {
             let lost =
@@ -404,12 +405,15 @@ fn closure_translates_to_the_same_as_the_cluster() {
     let seen = RefCell::new(BTreeMap::new());
     let result = runner(400).run(&cluster(10..80), |objects| {
         let cluster = snapshot(objects);
-        for what in tls_of(&cluster).into_iter().chain(conflicts_of(&cluster)) {
+        let mut translator = Translator::new(options());
+        let whole = translator.translate(&cluster, None);
+        let tls = tls_of(&translator, &whole.ir);
+        for what in tls.into_iter().chain(conflicts_of(&whole.report)) {
             *seen.borrow_mut().entry(what).or_insert(0) += 1;
         }
         let mut closures = closures();
         closures.follow(&cluster);
-        check_translations(&cluster, &closures);
+        check_translation(&whole, &cluster, &closures);
         Ok(())
     });
     result.unwrap();
