@@ -57,12 +57,18 @@ fn of_parts(part: &str, count: usize, is_repetition: bool) -> Option<Pattern> {
 
 /// Returns the largest pattern of such parts that is accepted.
 fn largest(part: &str, is_repetition: bool) -> Pattern {
-    let (mut accepted, mut refused) = (1, MAX_COST);
+    let is_accepted = |count| of_parts(part, count, is_repetition).is_some();
+    // From below, since a long source takes long, and most parts are accepted only a few times.
+    let mut refused = 2;
+    while refused < MAX_COST && is_accepted(refused) {
+        refused *= 2;
+    }
+    let mut accepted = refused / 2;
     while refused - accepted > 1 {
         let count = usize::midpoint(accepted, refused);
-        match of_parts(part, count, is_repetition) {
-            Some(_) => accepted = count,
-            None => refused = count,
+        match is_accepted(count) {
+            true => accepted = count,
+            false => refused = count,
         }
     }
     of_parts(part, accepted, is_repetition).expect("one part is accepted")
