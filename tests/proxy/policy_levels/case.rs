@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::connections::QUIET;
-use super::sections::{CERTIFICATE, Destination, Effect, Section};
+use super::sections::{CERTIFICATE, Clients, Destination, Effect, Section};
 use super::specification::{Entry, Level, Method, Placed, Probe, Rule, Selected, conditions, met};
 use crate::admin::page;
 use crate::harness::{TEST_TIMEOUT, yaml};
@@ -162,6 +162,7 @@ impl Case<'_> {
     }
 
     pub(super) async fn check_requests(&self, scene: &Scene, tokens: &[(char, String)]) {
+        let mut clients = Clients::new();
         for probe in Probe::all() {
             let (host, path) = match probe.selected {
                 Selected::Rule => ("a.com", "/rule/"),
@@ -181,7 +182,7 @@ impl Case<'_> {
                 tokens,
                 patience,
             };
-            let found = destination.met(self.section.effect).await;
+            let found = destination.met(self.section.effect, &mut clients).await;
             assert_eq!(found, expected, "{probe:?} {:#?}", self.pair);
             self.check_explained(scene, probe, (host, path)).await;
         }

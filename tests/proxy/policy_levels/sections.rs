@@ -238,6 +238,9 @@ async fn permit(letter: char, request: Request<Incoming>) -> Response<crate::ori
     response.body(empty()).expect("a response")
 }
 
+/// Open connections by address and client, for requests that are about no connection.
+pub(super) type Clients = BTreeMap<(SocketAddr, char), Client>;
+
 /// Where requests are sent.
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'a> {
@@ -271,7 +274,7 @@ impl Destination<'_> {
     }
 
     /// Reports whether a client passes.
-    async fn passes(&self, client: char) -> bool {
+    async fn passes(&self, client: char, clients: &mut Clients) -> bool {
         let (name, key) = (client.to_string(), format!("key-of-{client}"));
         let mut tokens = self.tokens.iter();
         let token = tokens.find(|(of, _)| *of == client).map(|(_, it)| it);
@@ -282,9 +285,16 @@ impl Destination<'_> {
             ("x-who", &name),
             ("cookie", &cookie),
         ];
-        let mut client = self.client(client).await;
+        let place = (self.address, client);
+        let mut client = match clients.remove(&place) {
+            Some(client) => client,
+            None => self.client(client).await,
+        };
         let answer = client.get_with(self.host, self.path, &headers).await;
         assert!([200, 401, 403].contains(&answer.status), "{answer:?}");
+        if answer.header("connection") != "close" {
+            clients.insert(place, client);
+        }
         answer.status == 200
     }
 
@@ -296,9 +306,9 @@ impl Destination<'_> {
     }
 
     /// Returns the letters of the policies that requests meet, or else a description.
-    pub(super) async fn met(&self, effect: Effect) -> String {
+    pub(super) async fn met(&self, effect: Effect, clients: &mut Clients) -> String {
         match effect {
-            Effect::PermitsOwn | Effect::DeniesOwn => self.access(effect).await,
+            Effect::PermitsOwn | Effect::DeniesOwn => self.access(effect, clients).await,
             Effect::Credentials(any) => self.credentials(any).await,
             Effect::SignIn => self.sign_in().await,
             Effect::Header(name) => {
@@ -417,10 +427,10 @@ impl Destination<'_> {
         }
     }
 
-    async fn access(&self, effect: Effect) -> String {
+    async fn access(&self, effect: Effect, clients: &mut Clients) -> String {
         let mut passed = String::new();
         for client in ['a', 'b', 'c'] {
-            if self.passes(client).await {
+            if self.passes(client, clients).await {
                 passed.push(client);
             }
         }
