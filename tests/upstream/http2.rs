@@ -152,6 +152,33 @@ fn gives_up_after_four_refusals() {
     });
 }
 
+/// An informational response shows that the request was processed, whatever follows.
+#[test]
+fn refusal_after_an_informational_response_is_a_failure_like_any_other() {
+    block_on(async {
+        for goes_away in [false, true] {
+            let origin = Endpoint::start(move |socket, _| async move {
+                let mut raw = Raw::accept(socket).await;
+                while let Some(stream) = raw.request().await {
+                    raw.hint(stream).await;
+                    match goes_away {
+                        true => raw.go_away(0).await,
+                        false => raw.reset(stream, Reason::REFUSED_STREAM).await,
+                    }
+                }
+            })
+            .await;
+            let backend = h2c(&[origin.address]);
+            let outcome = Worker::new().send(&backend, &TestRequest::post()).await;
+            assert!(
+                matches!(outcome, Err(SendError::Backend(UpstreamFault::Reset, _))),
+                "{outcome:?}"
+            );
+            assert_eq!(origin.connections(), 1);
+        }
+    });
+}
+
 #[test]
 fn retries_only_idempotent_requests_on_closed_reused_connection() {
     block_on(async {

@@ -11,6 +11,7 @@ pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const END_STREAM_AND_HEADERS: u8 = 5;
+const END_HEADERS: u8 = 4;
 
 /// A peer that writes raw frames.
 pub(crate) struct Raw(pub(crate) TcpStream);
@@ -57,6 +58,12 @@ impl Raw {
     /// Responds with 200 and no body.
     pub(crate) async fn answer(&mut self, stream: u32) {
         self.send(HEADERS, END_STREAM_AND_HEADERS, stream, &[0x88])
+            .await;
+    }
+
+    /// Sends a 103 without headers.
+    pub(crate) async fn hint(&mut self, stream: u32) {
+        self.send(HEADERS, END_HEADERS, stream, b"\x08\x03103")
             .await;
     }
 

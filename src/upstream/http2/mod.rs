@@ -148,7 +148,9 @@ impl<B: Replay> Exchange<B> {
         let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
         // Informational heads first: h2 requires this order of its caller.
         while let Some(head) = ready!(response.poll_informational(cx)) {
-            let mut head = head.map_err(|error| exchange_error(&error, &self.slot))?;
+            let mut head = head.map_err(|error| {
+                before_head(exchange_error(&error, &self.slot), &self.informational)
+            })?;
             if head.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Poll::Ready(Err(ExchangeError::Protocol("101 over HTTP/2")));
             }
@@ -157,8 +159,9 @@ impl<B: Replay> Exchange<B> {
             self.informational
                 .forward(head.status(), head.headers(), informational)?;
         }
-        let response = ready!(Pin::new(response).poll(cx))
-            .map_err(|error| exchange_error(&error, &self.slot))?;
+        let response = ready!(Pin::new(response).poll(cx)).map_err(|error| {
+            before_head(exchange_error(&error, &self.slot), &self.informational)
+        })?;
         Poll::Ready(self.accept(response))
     }
 
@@ -430,6 +433,16 @@ fn exchange_error(error: &h2::Error, slot: &Slot) -> ExchangeError {
         ExchangeError::Refused
     } else {
         ExchangeError::Reset
+    }
+}
+
+/// Returns why there is no response. A backend that has sent an informational one has processed the request, although it
+/// denies that (RFC 9113, 6.8 and 8.7).
+fn before_head(cause: ExchangeError, informational: &InformationalHeads) -> ExchangeError {
+    match cause {
+        ExchangeError::Refused if informational.any() => ExchangeError::Reset,
+        ExchangeError::NotProcessed if informational.any() => ExchangeError::Truncated,
+        cause => cause,
     }
 }
 
