@@ -74,6 +74,8 @@ pub(super) struct Choice<'a> {
     has_open: Option<HasOpen<'a>>,
     /// Endpoints that take precedence.
     near: Option<&'a [Arc<Endpoint>]>,
+    /// Those of the backend or release, of which a part may be ejected, if one of fewer is chosen.
+    peers: Option<&'a [Arc<Endpoint>]>,
 }
 
 impl<'a> Choice<'a> {
@@ -84,6 +86,7 @@ impl<'a> Choice<'a> {
             settings: None,
             has_open: None,
             near: None,
+            peers: None,
         }
     }
 
@@ -103,6 +106,7 @@ impl<'a> Choice<'a> {
                 settings: Some(settings),
                 has_open: None,
                 near: None,
+                peers: None,
             },
         }
     }
@@ -168,9 +172,12 @@ pub(super) fn select(
     }
     if let Some(near) = choice.near
         && choice.suffices(near, excluded)
-        && let Some(selected) = select(worker, near, excluded, choice.with_near(None))
     {
-        return Some(selected);
+        let peers = Some(endpoints);
+        let choice = Choice { peers, ..choice };
+        if let Some(selected) = select(worker, near, excluded, choice.with_near(None)) {
+            return Some(selected);
+        }
     }
     if let Some(room) = choice.room() {
         let select = || select_with_room(worker, endpoints, excluded, choice, &room);
@@ -181,7 +188,7 @@ pub(super) fn select(
     {
         return Some(worker.begin(selected));
     }
-    select_among(worker, endpoints, excluded, choice, health::now())
+    select_among(worker, (endpoints, endpoints), excluded, choice)
 }
 
 /// Selects an endpoint without a look at all of them. `None` if it is avoided.
@@ -222,7 +229,7 @@ fn select_with_room(
     room: &Room<'_>,
 ) -> Option<InFlight> {
     if endpoints.iter().all(|it| room.is_left(it)) {
-        return select_among(worker, endpoints, excluded, choice, health::now());
+        return select_among(worker, (endpoints, endpoints), excluded, choice);
     }
     // A ring is that of all endpoints.
     let choice = match choice.method {
@@ -234,22 +241,23 @@ fn select_with_room(
     };
     let left = endpoints.iter().filter(|it| room.is_left(it));
     let left: Vec<_> = left.cloned().collect();
-    select_among(worker, &left, excluded, choice, health::now())
+    select_among(worker, (endpoints, &left), excluded, choice)
 }
 
-/// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if
-/// none is healthy. The load does not delay a probe: an earlier one may still be in flight.
+/// Selects one of the second list, which has those of the first one that have room: an endpoint that is due for a probe, or
+/// else among the healthy endpoints, or among all if none is healthy. The load does not delay a probe: an earlier one may
+/// still be in flight. A full endpoint is no less healthy.
 fn select_among(
     worker: &WorkerEndpoints,
-    endpoints: &[Arc<Endpoint>],
+    (all, endpoints): (&[Arc<Endpoint>], &[Arc<Endpoint>]),
     excluded: &[u64],
     choice: Choice<'_>,
-    now: u64,
 ) -> Option<InFlight> {
     let method = choice.method;
     let passive = choice.settings.map_or(Passive::DEFAULT, |it| it.ir.passive);
-    health::limit_ejections(endpoints, &passive, now);
-    let is_panic = health::is_panic(endpoints, &passive);
+    let now = health::now();
+    health::limit_ejections(choice.peers.unwrap_or(all), &passive, now);
+    let is_panic = health::is_panic(all, &passive);
     let is_left = |endpoint: &Endpoint| !excluded.contains(&endpoint.id);
     let is_eligible = |endpoint: &Endpoint| {
         is_left(endpoint) && (is_panic || health::is_eligible(&endpoint.health, now))

@@ -1,6 +1,7 @@
 //! Endpoints by the policy of a backend.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::ir;
@@ -116,6 +117,41 @@ fn all_endpoints_are_used_below_the_share_of_healthy_ones() {
     assert_eq!(used(), [false, false, true, true, true]);
     endpoints[2].health.fail_checks();
     assert_eq!(used(), [true; 5]);
+}
+
+#[test]
+fn full_endpoints_count_among_the_healthy_ones() {
+    let mut policy = policy(LoadBalancing::Random);
+    policy.passive.panic_percent = 50;
+    policy.limits.requests_per_endpoint = Some(1);
+    let (worker, backend) = (worker(), backend(5, policy));
+    let endpoints = backend.endpoints();
+    endpoints[..2].iter().for_each(|it| it.health.fail_checks());
+    let _held = [(); 2].map(|()| request(&worker, &backend, None).unwrap());
+    for _ in 0..50 {
+        let selected = request(&worker, &backend, None).unwrap();
+        assert!(selected.endpoint().address.port() > 2);
+    }
+}
+
+#[test]
+fn ejections_last_while_few_endpoints_of_the_backend_are_ejected() {
+    let mut full = policy(LoadBalancing::RoundRobin);
+    full.limits.requests_per_endpoint = Some(1);
+    let mut zone = policy(LoadBalancing::RoundRobin);
+    zone.passive.max_ejected_percent = 20;
+    for backend in [backend(4, full), zoned(zone)] {
+        let (worker, endpoints) = (worker(), backend.endpoints());
+        let ejected = &endpoints[3].health;
+        let until = health::now() + 60_000;
+        ejected.avoided_until.store(until, Relaxed);
+        // The last one finds the others full.
+        let _held = [(); 4].map(|()| {
+            let choice = Choice::of(&backend, worker.worker(), None, None);
+            select(&worker, &endpoints, &[], choice.with_near(endpoints.near())).unwrap()
+        });
+        assert_eq!(ejected.avoided_until.load(Relaxed), until);
+    }
 }
 
 #[test]
