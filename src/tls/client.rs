@@ -215,7 +215,9 @@ impl ServerCertVerifier for Verifier {
             Some(_) => valid_until(leaf, intermediates, now),
             None => i64::MAX,
         };
-        self.sessions.on_verified(server_name, end, now);
+        let others: usize = intermediates.iter().map(|it| it.len()).sum();
+        let length = leaf.len() + others;
+        self.sessions.on_verified(server_name, (length, end), now);
         Ok(ServerCertVerified::assertion())
     }
 

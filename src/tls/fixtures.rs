@@ -45,12 +45,18 @@ pub(super) fn handshake(
     while client.wants_write() || server.wants_write() {
         let mut wire = Vec::new();
         client.write_tls(&mut wire).unwrap();
-        server.read_tls(&mut wire.as_slice()).unwrap();
-        server.process_new_packets()?;
+        let mut left = wire.as_slice();
+        while !left.is_empty() {
+            server.read_tls(&mut left).unwrap();
+            server.process_new_packets()?;
+        }
         wire.clear();
         server.write_tls(&mut wire).unwrap();
-        client.read_tls(&mut wire.as_slice()).unwrap();
-        client.process_new_packets()?;
+        let mut left = wire.as_slice();
+        while !left.is_empty() {
+            client.read_tls(&mut left).unwrap();
+            client.process_new_packets()?;
+        }
     }
     assert!(!client.is_handshaking() && !server.is_handshaking());
     Ok((client, server))
