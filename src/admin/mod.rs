@@ -194,9 +194,10 @@ async fn handle(
         }
         "/config" => {
             let with_values = config::asks_for_values(query);
-            match config::json(&state.table.load(), with_values) {
-                Ok(body) => respond(StatusCode::OK, "application/json", body),
-                Err(_) => text(
+            let work = move |state: &AdminState| config::json(&state.table.load(), with_values);
+            match compute(state, work).await {
+                Some(Ok(body)) => respond(StatusCode::OK, "application/json", body),
+                Some(Err(_)) | None => text(
                     StatusCode::INTERNAL_SERVER_ERROR,
                     "the configuration cannot be serialized\n",
                 ),

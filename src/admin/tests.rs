@@ -1,5 +1,6 @@
 //! Tests of the pages, and of who may have them.
 
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 
 use super::*;
@@ -69,6 +70,24 @@ async fn loopback_clients_get_every_page() {
     let (request, ()) = request.into_parts();
     let response = handle(&request, Access::Local, &state, &shutdown).await;
     assert_eq!(response.status(), 405);
+}
+
+/// Documents are made one at a time by another thread, on which probes do not depend.
+#[tokio::test]
+async fn large_documents_delay_no_probe() {
+    let (_trigger, shutdown) = shutdown::new(Drain::default());
+    let state = state();
+    state.ready.store(true, Ordering::Release);
+    let turn = state.computing.clone().acquire_owned().await.unwrap();
+    for path in ["/config", "/explain?request=http://a/", "/api/v1/routes"] {
+        let document = get(path, Access::Local, &state, &shutdown);
+        assert!(document.now_or_never().is_none(), "{path}");
+        let (status, _) = get("/readyz", Access::Public, &state, &shutdown).await;
+        assert_eq!(status, 200);
+    }
+    drop(turn);
+    let (status, _) = get("/config", Access::Local, &state, &shutdown).await;
+    assert_eq!(status, 200);
 }
 
 #[tokio::test]
