@@ -8,7 +8,7 @@ use super::defaults;
 use super::kind_conflicts::{self, Claim, KindConflicts};
 use super::place;
 use crate::api::reference::ParentRef;
-use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
+use crate::ir::{AttachedRoute, BackendId, Hostname, Hostnames, ObjectRef};
 use crate::status::{Note, ParentStatus};
 use crate::translate::backend::Backends;
 use crate::translate::budgets::Demand;
@@ -219,11 +219,9 @@ impl TranslatedRoute {
         let reached = within_budgets(reached, &entry.name, parents, decisions.budgets);
         let hosts = kind_conflicts::hosts(reached.iter().map(|(_, it)| it), parents);
         for (parent, attachment) in reached {
-            let conflicts = decisions.conflicts;
-            let (attachment, lost) = conflicts.admit(&entry.name, attachment, parents);
+            let (attachment, lost) = decisions.conflicts.admit(&entry.name, attachment, parents);
             let listeners = attachment.as_ref().map_or(&[][..], Vec::as_slice);
-            let indices = listeners.iter().map(|(listener, _)| *listener);
-            let mut indices: Vec<_> = indices.collect();
+            let mut indices: Vec<_> = listeners.iter().map(|(listener, _)| *listener).collect();
             indices.sort_unstable();
             of_parents.push(indices);
             let mut first: Option<Arc<Built>> = None;
@@ -251,19 +249,9 @@ impl TranslatedRoute {
         }
         let built = attached.iter().map(|(_, _, built)| &**built);
         follows.notes.extend(ignored_priorities(&entry.name, built));
-        let mut on_listeners = Vec::with_capacity(attached.len());
-        for (listener, hostnames, built) in attached {
-            entry.is_usable |= built.unusable().is_none();
-            let at = (listener, parents);
-            let route = place::on_route(input, decisions.policies, at, &built.route);
-            let route = AttachedRoute { hostnames, route };
-            attach(&mut on_listeners, listener, route, previous);
-        }
-        entry.attached = on_listeners.into();
         // Several parentRefs may reach the same listeners.
         follows.notes.dedup();
-        let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
-        entry.is_served = listeners.any(|listener| parents[listener].is_served);
+        entry.attach_translations((input, parents, decisions.policies), attached, previous);
         entry.status = Some(shared(status, previous));
         entry.reached = of_parents.into();
         entry.built = variants;
@@ -271,6 +259,26 @@ impl TranslatedRoute {
         follows.demand = built.and_then(|it| it.demand(gateways));
         follows.claim = built.and_then(|it| Claim::new(it, hosts));
         (entry, follows)
+    }
+
+    /// Attaches the translation for each listener there, with what policies require of requests through it.
+    fn attach_translations(
+        &mut self,
+        (input, parents, policies): (&Input<'_>, &Parents, &InheritedPolicies),
+        translations: Vec<(ListenerIndex, Hostnames, Arc<Built>)>,
+        previous: Option<&Self>,
+    ) {
+        let mut attached = Vec::with_capacity(translations.len());
+        for (listener, hostnames, built) in translations {
+            self.is_usable |= built.unusable().is_none();
+            let at = (listener, parents);
+            let route = place::on_route(input, policies, at, &built.route);
+            let route = AttachedRoute { hostnames, route };
+            attach(&mut attached, listener, route, previous);
+        }
+        self.attached = attached.into();
+        let mut listeners = self.attached.iter().map(|(listener, _)| *listener);
+        self.is_served = listeners.any(|listener| parents[listener].is_served);
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
