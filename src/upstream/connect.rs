@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -13,7 +14,7 @@ use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
 use super::release::candidates;
 use super::send_error::SendError;
-use crate::table::{Backend, BackendStats, Endpoint, UpstreamFault};
+use crate::table::{Backend, BackendStats, Endpoint, Release, UpstreamFault};
 use crate::upstream::connector::Connector;
 use crate::upstream::restrictions::Restrictions;
 
@@ -76,15 +77,8 @@ async fn first_connection(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it, upgrades));
-    let endpoints = backend.endpoints();
-    let choice = Choice::of(backend, pool.worker, None, None).with_open(&has_open);
-    let choice = choice.with_near(endpoints.near());
-    let (others, choice) = match &fallback {
-        Some(fallback) => (&fallback[..], Choice::by_load(None)),
-        None => (candidates(&endpoints, release), choice),
-    };
-    let hedge = balance::select(&pool.endpoints, others, &excluded, choice);
+    let others = fallback.as_ref().map(|it| &it[..]);
+    let hedge = select_hedge(&pool, (backend, others), (release, &excluded[..], upgrades));
     let Some(hedge) = hedge else {
         let outcome = first.await;
         return finish((backend, ejections), selected, outcome, 0);
@@ -126,6 +120,23 @@ async fn first_connection(
             }
         },
     }
+}
+
+/// Selects the endpoint of a hedge: one of the fallback, if there is one.
+fn select_hedge(
+    pool: &Pool,
+    (backend, fallback): (&Backend, Option<&[Arc<Endpoint>]>),
+    (release, excluded, upgrades): (Option<&Release>, &[u64], bool),
+) -> Option<InFlight> {
+    let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it, upgrades));
+    let endpoints = backend.endpoints();
+    let choice = Choice::of(backend, pool.worker, None, None).with_open(&has_open);
+    let choice = choice.with_near(endpoints.near());
+    let (others, choice) = match fallback {
+        Some(fallback) => (fallback, Choice::by_load(None)),
+        None => (candidates(&endpoints, release), choice),
+    };
+    balance::select(&pool.endpoints, others, excluded, choice)
 }
 
 /// Counts a failed connect against its endpoint, unless the process or its host is the cause. Returns whether that ejects
