@@ -88,13 +88,7 @@ pub(crate) async fn serve(
             if let Poll::Ready(result) = polled {
                 return Poll::Ready(match result {
                     Ok(()) if tunnel.borrow().is_some() => Exit::Switched,
-                    // hyper has sent the error response before it returns the parse error.
-                    Err(error) if error.is_parse() => {
-                        client.worker.stats.bad_requests.fetch_add(1, Relaxed);
-                        Exit::Unread
-                    }
-                    _ if activity.is_body_open() => Exit::Unread,
-                    _ => Exit::Closed,
+                    result => exit(&result, &activity, &client),
                 });
             }
             held.set(held_unread(&activity, &client));
@@ -138,6 +132,19 @@ pub(crate) async fn serve(
             spawn_local(park(io, activity, client.clone()));
             return;
         }
+    }
+}
+
+/// Returns why hyper's server has returned, unless the connection has switched protocols.
+fn exit(result: &hyper::Result<()>, activity: &Activity, client: &Client) -> Exit {
+    match result {
+        // hyper has sent the error response before it returns the parse error.
+        Err(error) if error.is_parse() => {
+            client.worker.stats.bad_requests.fetch_add(1, Relaxed);
+            Exit::Unread
+        }
+        _ if activity.is_body_open() => Exit::Unread,
+        _ => Exit::Closed,
     }
 }
 
