@@ -139,10 +139,8 @@ pub(super) fn admit(
     let passed = passed.and_then(|passed| carries(&rule, parts).map(|()| passed));
     let passed = passed.map_err(|refusal| {
         let PolicyRefusal { error, headers, .. } = *refusal;
-        let mut phase = Box::<ResponsePhase>::default();
-        phase.share(rule.filters().all, &parts.headers);
         Refused {
-            phase: Some(phase),
+            phase: Some(phase_of_refusal(&rule, &parts.headers)),
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             defaults: place.defaults(&rule),
             ..refused(error)
@@ -157,6 +155,13 @@ pub(super) fn admit(
         is_preflight,
         passed,
     })
+}
+
+/// Returns the filters of a rule that responses to refused requests pass.
+fn phase_of_refusal(rule: &Rule, request: &HeaderMap) -> Box<ResponsePhase> {
+    let mut phase = Box::<ResponsePhase>::default();
+    phase.share(rule.filters().all, request);
+    phase
 }
 
 /// Counts the response to a request that no rule gets.
