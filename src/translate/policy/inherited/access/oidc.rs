@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderName};
 
 use crate::api::access_policy::{Oidc, OidcCookie};
 use crate::api::reference::SecretRef;
@@ -67,8 +67,8 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         logout_path: _,
         back_channel_logout_path: _,
         cookie,
-        forward_access_token,
-        forward_id_token,
+        forward_access_token: _,
+        forward_id_token: _,
         claim_to_headers,
         redirect_only_for,
         pass_through_bearer,
@@ -81,16 +81,8 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
     let paths = Paths::read(section)?;
     let client_secret = client_secret_ref.as_ref();
     let client_secret = client_secret.map(|it| client_secret_of(references, it));
-    let forwarded = |name: Option<&str>, field: &str| {
-        let header = name.map(|name| header(name, &format!("spec.oidc.{field}"), &[AUTHORIZATION]));
-        header.transpose()
-    };
     let claim_headers = claim_headers(claim_to_headers, "spec.oidc")?;
-    let access_token_header = forwarded(forward_access_token.as_deref(), "forwardAccessToken")?;
-    let id_token_header = forwarded(forward_id_token.as_deref(), "forwardIDToken")?;
-    if access_token_header.is_some() && access_token_header == id_token_header {
-        return invalid("spec.oidc.forwardIDToken: is the header of forwardAccessToken".to_owned());
-    }
+    let (access_token_header, id_token_header) = token_headers(section)?;
     let absolute_timeout = self::absolute_timeout(absolute_timeout.as_deref())?;
     let scope = scope(scopes)?;
     let authorization_parameters = parameters(authorization_parameters)?;
@@ -137,6 +129,23 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         pass_through_bearer: *pass_through_bearer,
         absolute_timeout,
     })))
+}
+
+/// Parses the headers in which the access token and the ID token are forwarded.
+fn token_headers(section: &Oidc) -> Result<(Option<HeaderName>, Option<HeaderName>), Fault> {
+    let forwarded = |name: Option<&str>, field: &str| {
+        let header = name.map(|name| header(name, &format!("spec.oidc.{field}"), &[AUTHORIZATION]));
+        header.transpose()
+    };
+    let access_token = forwarded(
+        section.forward_access_token.as_deref(),
+        "forwardAccessToken",
+    )?;
+    let id_token = forwarded(section.forward_id_token.as_deref(), "forwardIDToken")?;
+    if access_token.is_some() && access_token == id_token {
+        return invalid("spec.oidc.forwardIDToken: is the header of forwardAccessToken".to_owned());
+    }
+    Ok((access_token, id_token))
 }
 
 fn client_secret_of(
