@@ -113,6 +113,32 @@ impl<'a> Canaries<'a> {
     }
 }
 
+/// Returns the conditions on a header, and whether each is for the canary.
+fn header_rules(values: Values<'_>, header: &str, report: &mut Report) -> Vec<(Value, bool)> {
+    let of = |kind: &str, value: &str| json!({"name": header, "type": kind, "value": value});
+    match (
+        values.text("canary-by-header-value"),
+        values.text("canary-by-header-pattern"),
+    ) {
+        (Some(value), _) => vec![(of("Exact", value), true)],
+        (None, Some(pattern)) => match crate::ir::Pattern::new(&format!(".*(?:{pattern}).*")) {
+            Ok(found) if super::snippets::is_value(found.source()) => {
+                vec![(of("RegularExpression", found.source()), true)]
+            }
+            found => {
+                let error = found
+                    .err()
+                    .unwrap_or_else(|| "it has blanks or other characters".to_owned());
+                let text = format!("it is no regular expression of RE2: {error}");
+                let name = &values.0.name;
+                report.ingress(name, "canary-by-header-pattern", NotPossible, text);
+                Vec::new()
+            }
+        },
+        (None, None) => vec![(of("Exact", "always"), true), (of("Exact", "never"), false)],
+    }
+}
+
 fn split(ingress: &Ingress, backend: Backend, main: &Ingress, report: &mut Report) -> Split {
     let values = Values(ingress);
     let name = &ingress.name;
@@ -132,29 +158,7 @@ fn split(ingress: &Ingress, backend: Backend, main: &Ingress, report: &mut Repor
         report.ingress(name, "canary", NotPossible, text);
     }
     if let Some(header) = header.filter(|_| is_valid) {
-        let of = |kind: &str, value: &str| json!({"name": header, "type": kind, "value": value});
-        match (
-            values.text("canary-by-header-value"),
-            values.text("canary-by-header-pattern"),
-        ) {
-            (Some(value), _) => rules.push((of("Exact", value), true)),
-            (None, Some(pattern)) => match crate::ir::Pattern::new(&format!(".*(?:{pattern}).*")) {
-                Ok(found) if super::snippets::is_value(found.source()) => {
-                    rules.push((of("RegularExpression", found.source()), true))
-                }
-                found => {
-                    let error = found
-                        .err()
-                        .unwrap_or_else(|| "it has blanks or other characters".to_owned());
-                    let text = format!("it is no regular expression of RE2: {error}");
-                    report.ingress(name, "canary-by-header-pattern", NotPossible, text);
-                }
-            },
-            (None, None) => {
-                rules.push((of("Exact", "always"), true));
-                rules.push((of("Exact", "never"), false));
-            }
-        }
+        rules.extend(header_rules(values, header, report));
     }
     if let Some(cookie) = values.text("canary-by-cookie").filter(|_| is_valid) {
         let escaped = regex::escape(cookie);
