@@ -191,11 +191,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_the_documented_format() {
+    fn updates_have_the_documented_format() {
         let shown = |update: &Update| serde_json::to_value(update).unwrap();
-        let instance = || "5f2c".to_owned();
         let begin = |base| Update::Begin {
-            instance: instance(),
+            instance: "5f2c".to_owned(),
             base,
         };
         assert_eq!(shown(&begin(None)), json!({"begin": {"instance": "5f2c"}}));
@@ -242,9 +241,13 @@ mod tests {
             shown(&Update::Pods(with_http3)),
             json!({"pods": {"own": "a", "ready": {"a": "10.0.0.1"}, "http3": [443]}})
         );
+    }
+
+    #[test]
+    fn reports_have_the_documented_format() {
         let serves = Serves {
             position: Position {
-                instance: instance(),
+                instance: "5f2c".to_owned(),
                 revision: 4,
             },
             unbound: [(80, "taken".to_owned())].into(),
