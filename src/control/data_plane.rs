@@ -111,7 +111,7 @@ fn serve(
     let patterns = table.take_new_patterns();
     let backends = table.ir.backends.iter();
     // Before the swap, so that the first request finds the addresses that are already resolved.
-    names.follow(backends.filter_map(|backend| {
+    names.set(backends.filter_map(|backend| {
         let hostname = backend.endpoints.hostname()?;
         Some((&backend.id.object.namespace, hostname))
     }));

@@ -112,7 +112,7 @@ impl<L: Lookup> Names<L> {
 
     /// Replaces the names to resolve, in any order, each with a namespace that has a backend of the name. Keeps the state of
     /// names that remain.
-    pub fn follow<'a>(&mut self, names: impl IntoIterator<Item = (&'a Text, &'a Arc<str>)>) {
+    pub fn set<'a>(&mut self, names: impl IntoIterator<Item = (&'a Text, &'a Arc<str>)>) {
         let mut previous = std::mem::take(&mut self.names);
         for (namespace, name) in names {
             let new = || Name {

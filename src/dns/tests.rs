@@ -106,16 +106,16 @@ fn names(script: &Script, allowed: &[&str]) -> (Names<Script>, Arc<DnsStats>) {
 
 fn following(script: &Script) -> Names<Script> {
     let (mut names, _) = names(script, &[]);
-    follow(&mut names, &[("team", "a.example")]);
+    set(&mut names, &[("team", "a.example")]);
     names
 }
 
 /// Follows these names of namespaces.
-fn follow(names: &mut Names<impl Lookup>, all: &[(&str, &str)]) {
+fn set(names: &mut Names<impl Lookup>, all: &[(&str, &str)]) {
     let all = all.iter();
     let all = all.map(|(namespace, name)| (Text::from(*namespace), Arc::<str>::from(*name)));
     let all: Vec<_> = all.collect();
-    names.follow(all.iter().map(|(namespace, name)| (namespace, name)));
+    names.set(all.iter().map(|(namespace, name)| (namespace, name)));
 }
 
 /// Returns names of a namespace.
@@ -176,7 +176,7 @@ async fn keeps_addresses_and_backs_off_while_lookups_fail() {
     outcomes.extend([Err(LookupError::NoAddress), found(&["1.1.1.2"], 60)]);
     let script = Script::new(outcomes);
     let (mut names, stats) = names(&script, &[]);
-    follow(&mut names, &[("team", "a.example")]);
+    set(&mut names, &[("team", "a.example")]);
     names.changed().await;
     let waiting = timeout(130 * SECOND, names.changed()).await;
     assert!(waiting.is_err());
@@ -198,7 +198,7 @@ async fn rejects_non_public_addresses_unless_allowed() {
     };
     let script = Script::new(outcomes());
     let (mut refusing, stats) = names(&script, &[]);
-    follow(&mut refusing, &[("team", "a.example")]);
+    set(&mut refusing, &[("team", "a.example")]);
     refusing.changed().await;
     assert_eq!(addresses(&refusing), ["1.1.1.1"]);
     // The name no longer resolves to its previous address.
@@ -208,7 +208,7 @@ async fn rejects_non_public_addresses_unless_allowed() {
 
     let script = Script::new(outcomes());
     let (mut allowing, stats) = names(&script, &["127.0.0.0/8", "10.0.0.0/16"]);
-    follow(&mut allowing, &[("team", "a.example")]);
+    set(&mut allowing, &[("team", "a.example")]);
     allowing.changed().await;
     assert_eq!(addresses(&allowing), ["1.1.1.1", "127.0.0.1"]);
     allowing.changed().await;
@@ -242,13 +242,13 @@ async fn resolves_only_the_names_of_the_configuration() {
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.count(), 0);
     let (a, b) = (("team", "a.example"), ("team", "b.example"));
-    follow(&mut names, &[a, a]);
+    set(&mut names, &[a, a]);
     names.changed().await;
-    follow(&mut names, &[b, a]);
+    set(&mut names, &[b, a]);
     assert_eq!(addresses(&names), ["1.1.1.1"]);
     names.changed().await;
     assert_eq!(names.addresses("b.example").len(), 1);
-    follow(&mut names, &[]);
+    set(&mut names, &[]);
     assert!(addresses(&names).is_empty());
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.count(), 2);
@@ -265,7 +265,7 @@ async fn names_without_an_answer_delay_no_names_of_other_namespaces() {
         vec![("z", "a0.example"), ("z", "z.example")],
     ]
     .concat();
-    follow(&mut names, &all);
+    set(&mut names, &all);
     pass(&mut names, SECOND).await;
     let looked_up = |name: &str| {
         let state = script.0.lock().unwrap();
@@ -286,11 +286,11 @@ async fn namespace_without_a_lookup_is_the_next() {
         .iter()
         .flat_map(|namespace| many(namespace, 3 * CONCURRENT.0))
         .collect();
-    follow(&mut names, &borrowed(&silent));
+    set(&mut names, &borrowed(&silent));
     pass(&mut names, SECOND).await;
     assert_eq!(held.names().len(), CONCURRENT.1);
     let all = [borrowed(&silent), vec![("z", "z.example")]].concat();
-    follow(&mut names, &all);
+    set(&mut names, &all);
     pass(&mut names, SECOND).await;
     assert_eq!(held.names().len(), CONCURRENT.1);
     held.end_first();

@@ -202,7 +202,7 @@ impl Proxy {
 
     fn check_health(&mut self, table: &Table) {
         if let Some(prober) = &self.prober {
-            return prober.follow();
+            return prober.notify();
         }
         if !table.backends().any(|it| it.active_check().is_some()) {
             return;

@@ -56,8 +56,8 @@ impl Prober {
         Some(Self { changed, thread })
     }
 
-    /// Follows a new table.
-    pub(super) fn follow(&self) {
+    /// Wakes the thread after a new table.
+    pub(super) fn notify(&self) {
         // Fails only if the thread has panicked.
         let _ = self.changed.send(());
     }
@@ -130,7 +130,7 @@ async fn run(
         followed: (0, 0),
     };
     loop {
-        checks.follow();
+        checks.update();
         let tick = async {
             match checks.running.is_empty() && checks.followed.1 == 0 {
                 true => std::future::pending().await,
@@ -147,7 +147,7 @@ async fn run(
 
 impl Checks {
     /// Starts and ends checks, if backends or their endpoints have changed.
-    fn follow(&mut self) {
+    fn update(&mut self) {
         let table = self.table.load_full();
         let checked = || table.backends().filter(|it| it.active_check().is_some());
         let versions = checked().fold(0_u64, |sum, it| sum.wrapping_add(it.endpoints().version()));

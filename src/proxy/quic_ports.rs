@@ -118,7 +118,7 @@ impl QuicPorts {
     }
 
     /// Applies the limits of a table to new connections.
-    pub(super) fn follow(&self, worker: &Worker, table: &Table) {
+    pub(super) fn set_limits(&self, worker: &Worker, table: &Table) {
         for (bind, port) in &self.open {
             port.acceptor.set_limits(limits(worker, table, *bind));
         }

@@ -234,7 +234,7 @@ impl Worker {
             }
             Command::Follow { closes } => {
                 let table = self.table.load();
-                ports.quic.follow(self, &table);
+                ports.quic.set_limits(self, &table);
                 if closes {
                     self.ports.close_unconfigured(&table);
                     self.clock.wake_all();

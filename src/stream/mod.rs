@@ -111,15 +111,15 @@ impl Stream {
         });
         let tls = outputs.trust.tls.subscribe();
         tokio::select! {
-            () = follow(&self.hub, inputs.loads, &outputs.published) => {}
-            () = trust::follow(&client, &inputs.namespace, &inputs.host, &outputs.trust) => {}
+            () = publish_loads(&self.hub, inputs.loads, &outputs.published) => {}
+            () = trust::watch_secret(&client, &inputs.namespace, &inputs.host, &outputs.trust) => {}
             () = server::serve(listener, shared, tls) => {}
         }
     }
 }
 
 /// Feeds changes until the sender of loads is dropped.
-async fn follow(
+async fn publish_loads(
     hub: &Hub,
     mut loads: watch::Receiver<Arc<Load>>,
     published: &watch::Sender<Arc<Published>>,

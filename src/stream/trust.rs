@@ -117,7 +117,7 @@ async fn until_invalid(secrets: &Api<Secret>) {
 }
 
 /// Updates `trust` from the Secret while polled. `host` is the name in the serving certificate.
-pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust) {
+pub async fn watch_secret(client: &Client, namespace: &str, host: &str, trust: &Trust) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let mut events = watch_object(secrets, SECRET).default_backoff().boxed();
     let mut authority = None;

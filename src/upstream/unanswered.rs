@@ -106,9 +106,9 @@ mod tests {
 
     use super::*;
 
-    /// Follows a tunnel for two minutes, in which it is polled each second. `moved` are the bytes at a second, and `ask` what is
+    /// Simulates a tunnel for two minutes, in which it is polled each second. `moved` are the bytes at a second, and `ask` what is
     /// not acknowledged then. Returns the second at which the machine has vanished, and the number of questions.
-    fn follow(
+    fn simulate(
         moved: impl Fn(u64) -> (u64, u64),
         ask: impl Fn(u64) -> Option<(u32, u8)>,
     ) -> (Option<u64>, usize) {
@@ -137,15 +137,15 @@ mod tests {
     fn machine_that_acknowledges_nothing_has_vanished() {
         let retransmits = |second: u64| (second / 2).min(6) as u8;
         let all = |second: u64| Some((second.max(1) as u32, retransmits(second)));
-        let (gone, _) = follow(|second| (second.max(1), 0), all);
+        let (gone, _) = simulate(|second| (second.max(1), 0), all);
         assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
         // Also when a client waits for the response to a single message.
         let one = |second: u64| Some((1, retransmits(second)));
-        let (gone, _) = follow(|second| (second.min(1), 7), one);
+        let (gone, _) = simulate(|second| (second.min(1), 7), one);
         assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
         // Also when a last message of the backend crosses with it.
         let crossing = |second: u64| (second.min(1), u64::from(second >= 3));
-        let (gone, _) = follow(crossing, one);
+        let (gone, _) = simulate(crossing, one);
         assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
     }
 
@@ -153,24 +153,24 @@ mod tests {
     fn backend_that_is_there_may_leave_what_it_is_sent_unread() {
         // A question for room is under way now and then.
         let paused = |second: u64| Some((1 << 20, u8::from(second.is_multiple_of(5))));
-        assert_eq!(follow(|second| (second, 0), paused).0, None);
+        assert_eq!(simulate(|second| (second, 0), paused).0, None);
         // Packets get lost, and arrive when the kernel sends them again.
         let repaired = |second: u64| Some((second as u32, if second % 20 < 15 { 3 } else { 0 }));
-        assert_eq!(follow(|second| (second, 0), repaired).0, None);
+        assert_eq!(simulate(|second| (second, 0), repaired).0, None);
         // The kernel sends others in vain at each question.
         let lossy = |_| Some((1, 3));
-        assert_eq!(follow(|second| (second, 0), lossy).0, None);
+        assert_eq!(simulate(|second| (second, 0), lossy).0, None);
     }
 
     #[test]
     fn tunnels_without_need_ask_nothing() {
         let never = |_| -> Option<(u32, u8)> { panic!("asked") };
-        assert_eq!(follow(|_| (0, 0), never), (None, 0));
-        assert_eq!(follow(|second| (0, second), never), (None, 0));
-        assert_eq!(follow(|second| (second, second), never), (None, 0));
+        assert_eq!(simulate(|_| (0, 0), never), (None, 0));
+        assert_eq!(simulate(|second| (0, second), never), (None, 0));
+        assert_eq!(simulate(|second| (second, second), never), (None, 0));
         // One whose bytes are acknowledged asks once after them, and so does one of which nothing is known.
         for known in [Some((0, 0)), None] {
-            assert_eq!(follow(|second| (second.min(1), 0), |_| known), (None, 1));
+            assert_eq!(simulate(|second| (second.min(1), 0), |_| known), (None, 1));
         }
     }
 }

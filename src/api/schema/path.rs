@@ -37,7 +37,7 @@ impl<'a> Path<'a> {
     }
 
     /// Returns the value at this path of another object.
-    pub(super) fn follow<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+    pub(super) fn value_in<'v>(&self, object: &'v Value) -> Option<&'v Value> {
         self.0
             .iter()
             .try_fold(object, |value, segment| match segment {

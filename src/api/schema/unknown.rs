@@ -24,7 +24,7 @@ impl UnknownField<'_, '_> {
 
     /// Reports whether another object has this field with the same value.
     pub(in crate::api) fn is_in(&self, object: &Value) -> bool {
-        let parent = self.parent.follow(object);
+        let parent = self.parent.value_in(object);
         parent.and_then(|parent| parent.get(self.name)) == Some(self.value)
     }
 

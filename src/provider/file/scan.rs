@@ -191,7 +191,7 @@ impl Scan {
     }
 
     fn link(&mut self, path: PathBuf, depth: usize) {
-        self.follow(&path);
+        self.watch_link(&path);
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
             Err(error) => {
@@ -258,7 +258,7 @@ impl Scan {
     }
 
     /// Adds the directory of every file in a chain of symlinks to the watched directories.
-    fn follow(&mut self, link: &Path) {
+    fn watch_link(&mut self, link: &Path) {
         let mut at = link.to_owned();
         for _ in 0..MAX_LINKS {
             let Ok(target) = fs::read_link(&at) else {

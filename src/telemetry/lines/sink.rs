@@ -106,7 +106,7 @@ impl Sink {
 
     /// Writes `text`, which ends with a line. Returns how many bytes were written.
     pub(super) fn write(&mut self, text: &[u8]) -> usize {
-        self.follow();
+        self.reopen_if_replaced();
         let mut written = 0;
         let result = self.write_from(text, &mut written);
         match result {
@@ -140,7 +140,7 @@ impl Sink {
     }
 
     /// Reopens the file if there is another one, or none, at its path.
-    fn follow(&mut self) {
+    fn reopen_if_replaced(&mut self) {
         let Some(file) = &mut self.file else { return };
         if file.checked.elapsed() < CHECK_INTERVAL {
             return;

@@ -61,9 +61,9 @@ mod tests {
 
     const SECOND: u64 = 1000;
 
-    /// Follows a connection with a stream for a time, as its driver does. `answers` tells whether the peer responds to PINGs, and
+    /// Simulates a connection with a stream for a time, as its driver does. `answers` tells whether the peer responds to PINGs, and
     /// `writes` at which seconds the proxy sends something. Returns the seconds of PINGs, and when the peer counts as dead.
-    fn follow(seconds: u64, answers: bool, writes: &[u64]) -> (Vec<u64>, Option<u64>) {
+    fn simulate(seconds: u64, answers: bool, writes: &[u64]) -> (Vec<u64>, Option<u64>) {
         let mut silence = Silence {
             awaits_pong: false,
             last_read: Rc::new(Cell::new(2 * SECOND)),
@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn quiet_stream_is_not_pinged() {
-        assert_eq!(follow(3600, true, &[]), (vec![], None));
-        assert_eq!(follow(3600, false, &[]), (vec![], None));
+        assert_eq!(simulate(3600, true, &[]), (vec![], None));
+        assert_eq!(simulate(3600, false, &[]), (vec![], None));
     }
 
     #[test]
     fn peer_that_does_not_respond_to_a_request_is_dead_after_a_ping() {
-        let (pings, dead) = follow(3600, false, &[5]);
+        let (pings, dead) = simulate(3600, false, &[5]);
         assert_eq!((pings.len(), dead), (1, Some(pings[0] + 10)));
         assert!(pings[0] <= 2 * PING_AFTER.as_secs());
     }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn streams_that_only_send_are_pinged_as_rarely_as_grpc_servers_demand() {
         let writes: Vec<_> = (3..3600).collect();
-        let (pings, dead) = follow(3600, true, &writes);
+        let (pings, dead) = simulate(3600, true, &writes);
         assert_eq!(dead, None);
         assert!(pings.len() >= 10, "{pings:?}");
         assert!(pings.windows(2).all(|it| it[1] - it[0] >= 300), "{pings:?}");
