@@ -18,7 +18,7 @@ pub(super) const MAX_STREAM: Duration = Duration::from_secs(60 * 60);
 /// Time in which lines are gathered, so that their number does not count.
 const GATHER: Duration = Duration::from_millis(50);
 /// Time without lines after which an empty one is sent, so that a client that has left is noticed.
-const QUIET: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Time between two lines about requests that are not shown.
 const HIDDEN_PERIOD: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ impl Body for TapBody {
             }
         };
         this.gather.as_mut().reset(now + GATHER);
-        this.quiet.as_mut().reset(now + QUIET);
+        this.quiet.as_mut().reset(now + HEARTBEAT);
         Poll::Ready(Some(Ok(Frame::data(lines.into()))))
     }
 }

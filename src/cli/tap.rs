@@ -73,7 +73,7 @@ pub struct Args {
 }
 
 /// Time without a sign of life after which the proxy is gone.
-const QUIET: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn status(text: &str) -> Result<String, &'static str> {
     let is_status = StatusFilter::parse(text).is_some();
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let path = path(args);
     admin_client::runtime()?.block_on(async {
         let response = admin_client::request(url, &Method::GET, &path, token);
-        let response = timeout(QUIET, response).await;
+        let response = timeout(READ_TIMEOUT, response).await;
         let response = response
             .context("no response in time")?
             .with_context(|| format!("cannot ask {url}"))?;
@@ -136,7 +136,7 @@ async fn of_pod(
     path: &str,
     format: OutputFormat,
 ) -> anyhow::Result<()> {
-    let response = timeout(QUIET, gateway::request(gateway, pod, path)).await;
+    let response = timeout(READ_TIMEOUT, gateway::request(gateway, pod, path)).await;
     let response = response
         .context("no response in time")?
         .context("cannot connect")?;
@@ -191,7 +191,7 @@ fn path(args: &Args) -> String {
 async fn print(mut body: Incoming, format: OutputFormat, pod: Option<&str>) -> anyhow::Result<()> {
     let mut rest = Vec::new();
     loop {
-        let frame = timeout(QUIET, body.frame()).await;
+        let frame = timeout(READ_TIMEOUT, body.frame()).await;
         let frame = frame.context("the proxy is silent")?;
         let Some(frame) = frame.transpose().context("the proxy closed the tap")? else {
             return Ok(());

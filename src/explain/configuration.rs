@@ -22,7 +22,7 @@ pub enum State<'a> {
     /// No proxy serves it.
     Offline {
         /// Returns lines about the policies on TLS for the backends of a rule, which the IR does not contain.
-        policies: &'a Policies<'a>,
+        policies: &'a DescribePolicies<'a>,
     },
     /// The proxy of this process serves it.
     InService {
@@ -32,7 +32,7 @@ pub enum State<'a> {
 }
 
 /// Describes the policies for the backends of a rule, for requests to a listener of a port.
-pub(super) type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
+pub(super) type DescribePolicies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
 
 impl Configuration<'_> {
     /// Reports whether a proxy serves it.

@@ -23,7 +23,7 @@ pub(crate) enum RequestFrame {
 pub(crate) struct RequestReader {
     max_section: usize,
     header: HeaderReader,
-    place: Place,
+    expected: Expected,
     payload: Payload,
     /// Bytes of the payload that have not arrived.
     left: u64,
@@ -31,7 +31,7 @@ pub(crate) struct RequestReader {
 
 /// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Expected {
     Head,
     ContentOrTrailers,
     /// After a CONNECT.
@@ -55,7 +55,7 @@ impl RequestReader {
         Self {
             max_section,
             header: HeaderReader::default(),
-            place: Place::Head,
+            expected: Expected::Head,
             payload: Payload::None,
             left: 0,
         }
@@ -82,22 +82,26 @@ impl RequestReader {
 
     fn begin(&mut self, kind: Kind, length: u64) -> Result<(), Error> {
         self.left = length;
-        self.payload = match (kind, self.place) {
-            (Kind::Data, Place::ContentOrTrailers | Place::Tunnel) => Payload::Data,
-            (Kind::Data, Place::Head) => return Err(Error::unexpected("DATA before HEADERS")),
-            (Kind::Data, Place::End) => return Err(Error::unexpected("DATA after trailers")),
-            (Kind::Headers, Place::Head | Place::ContentOrTrailers)
+        self.payload = match (kind, self.expected) {
+            (Kind::Data, Expected::ContentOrTrailers | Expected::Tunnel) => Payload::Data,
+            (Kind::Data, Expected::Head) => return Err(Error::unexpected("DATA before HEADERS")),
+            (Kind::Data, Expected::End) => return Err(Error::unexpected("DATA after trailers")),
+            (Kind::Headers, Expected::Head | Expected::ContentOrTrailers)
                 if length > self.max_section as u64 =>
             {
                 self.advance();
                 self.payload = Payload::Skipped;
                 return Err(Error::TooLarge);
             }
-            (Kind::Headers, Place::Head | Place::ContentOrTrailers) => Payload::Section(Vec::new()),
-            (Kind::Headers, Place::Tunnel) => {
+            (Kind::Headers, Expected::Head | Expected::ContentOrTrailers) => {
+                Payload::Section(Vec::new())
+            }
+            (Kind::Headers, Expected::Tunnel) => {
                 return Err(Error::unexpected("HEADERS after a CONNECT"));
             }
-            (Kind::Headers, Place::End) => return Err(Error::unexpected("HEADERS after trailers")),
+            (Kind::Headers, Expected::End) => {
+                return Err(Error::unexpected("HEADERS after trailers"));
+            }
             (Kind::Unknown, _) => Payload::Skipped,
             (Kind::OfHttp2, _) => return Err(Error::unexpected("a frame type of HTTP/2")),
             (Kind::PushPromise, _) => return Err(Error::unexpected("PUSH_PROMISE of a client")),
@@ -127,8 +131,8 @@ impl RequestReader {
                         Bytes::from(mem::take(collected))
                     }
                 };
-                Some(match self.place {
-                    Place::Head => RequestFrame::Head(section),
+                Some(match self.expected {
+                    Expected::Head => RequestFrame::Head(section),
                     _ => RequestFrame::Trailers(section),
                 })
             }
@@ -144,15 +148,15 @@ impl RequestReader {
 
     /// Goes on behind a HEADERS frame.
     fn advance(&mut self) {
-        self.place = match self.place {
-            Place::Head => Place::ContentOrTrailers,
-            _ => Place::End,
+        self.expected = match self.expected {
+            Expected::Head => Expected::ContentOrTrailers,
+            _ => Expected::End,
         };
     }
 
     /// Permits nothing but content from now on, after the head of a CONNECT (RFC 9114, 4.4).
     pub(crate) fn become_tunnel(&mut self) {
-        self.place = Place::Tunnel;
+        self.expected = Expected::Tunnel;
     }
 
     /// Checks that the stream may end here.
@@ -160,8 +164,8 @@ impl RequestReader {
         if self.header.is_begun() || !matches!(self.payload, Payload::None) {
             return Err(Error::layout("a stream ends within a frame"));
         }
-        match self.place {
-            Place::Head => Err(Error::Stream(
+        match self.expected {
+            Expected::Head => Err(Error::Stream(
                 Code::RequestIncomplete,
                 "a stream without a request",
             )),

@@ -27,7 +27,7 @@ const PREVIOUS: &str = "the objects of this file retain their previous version";
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     snapshot: Arc<Snapshot>,
-    shared: Shared,
+    shared: SharedObjects,
     problems: BTreeMap<Arc<Path>, Vec<Problem>>,
     /// Policies in force that no file defines, and that one may have in a part that cannot be read, each with the problem.
     unread: BTreeMap<ObjectRef, Problem>,
@@ -35,12 +35,12 @@ pub(super) struct Merged {
 
 /// The files of each object that several files define, or that a broken file keeps in service. Few objects are here.
 #[derive(Debug, Default)]
-struct Shared(BTreeMap<ObjectRef, BTreeSet<Arc<Path>>>);
+struct SharedObjects(BTreeMap<ObjectRef, BTreeSet<Arc<Path>>>);
 
 /// The objects of files that changed, each with one of these files that has it now.
 type Touched<'a> = FxHashMap<&'a ObjectRef, Option<&'a Arc<Path>>>;
 
-impl Shared {
+impl SharedObjects {
     /// Follows a file, and adds its objects to `touched`. Returns the objects that another file may have, too, and that
     /// are not known to be shared.
     fn follow<'a>(

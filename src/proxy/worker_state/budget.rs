@@ -49,13 +49,13 @@ pub(in crate::proxy) struct Budget {
     /// The addresses that have connections with kept bytes.
     addresses: RefCell<HashMap<IpAddr, Weak<Address>>>,
     /// The addresses with tasks that wait, by what has to be free for the first one of each.
-    waiting: RefCell<BTreeMap<Place, Rc<Address>>>,
+    waiting: RefCell<BTreeMap<QueueKey, Rc<Address>>>,
     /// Number of tasks that have begun to wait.
     arrivals: Cell<u64>,
 }
 
 /// A place in a queue: the bytes that are needed, and the number of the task that needs them.
-type Place = (usize, u64);
+type QueueKey = (usize, u64);
 
 /// What all connections of an address share.
 #[derive(Default)]
@@ -63,9 +63,9 @@ struct Address {
     held: Cell<usize>,
     /// Its connections with tasks that wait, by what has to be free for the first one of each, as far as the connection
     /// decides.
-    waiting: RefCell<BTreeMap<Place, Rc<Share>>>,
+    waiting: RefCell<BTreeMap<QueueKey, Rc<Share>>>,
     /// Its place among the addresses that wait.
-    place: Cell<Option<Place>>,
+    place: Cell<Option<QueueKey>>,
 }
 
 /// A task that waits until its client may hold more.
@@ -87,9 +87,9 @@ pub(crate) struct Share {
     /// Most connections never hold anything.
     of_address: OnceCell<Rc<Address>>,
     /// Its tasks that wait, by the bytes that they have asked for.
-    waiting: RefCell<BTreeMap<Place, Rc<Waiter>>>,
+    waiting: RefCell<BTreeMap<QueueKey, Rc<Waiter>>>,
     /// Its place among the connections of the address that wait.
-    place: Cell<Option<Place>>,
+    place: Cell<Option<QueueKey>>,
 }
 
 /// Bytes that are held until dropped.
@@ -201,7 +201,7 @@ impl Budget {
 }
 
 /// Returns the first one of a queue.
-fn first<T>(queue: &RefCell<BTreeMap<Place, Rc<T>>>) -> Option<(Place, Rc<T>)> {
+fn first<T>(queue: &RefCell<BTreeMap<QueueKey, Rc<T>>>) -> Option<(QueueKey, Rc<T>)> {
     let queue = queue.borrow();
     let (place, item) = queue.first_key_value()?;
     Some((*place, item.clone()))
@@ -209,9 +209,9 @@ fn first<T>(queue: &RefCell<BTreeMap<Place, Rc<T>>>) -> Option<(Place, Rc<T>)> {
 
 /// Moves an item from its place in a queue to the next one.
 fn relocate<T>(
-    queue: &RefCell<BTreeMap<Place, Rc<T>>>,
-    place: &Cell<Option<Place>>,
-    next: Option<Place>,
+    queue: &RefCell<BTreeMap<QueueKey, Rc<T>>>,
+    place: &Cell<Option<QueueKey>>,
+    next: Option<QueueKey>,
     item: &Rc<T>,
 ) {
     let last = place.replace(next);

@@ -20,13 +20,13 @@ pub(crate) struct Handshakes {
 /// The handshakes of one client, by age.
 type OfClient = BTreeMap<u64, oneshot::Sender<()>>;
 /// How many a client has, and its oldest one. The greatest loses one.
-type Place = (usize, Reverse<u64>);
+type EvictionKey = (usize, Reverse<u64>);
 
 #[derive(Default)]
 struct InProgress {
     count: usize,
     by_client: HashMap<IpAddr, OfClient>,
-    by_place: BTreeMap<Place, IpAddr>,
+    eviction_order: BTreeMap<EvictionKey, IpAddr>,
 }
 
 /// Guard of a handshake in progress.
@@ -68,24 +68,24 @@ impl Handshakes {
 
 impl InProgress {
     fn evict(&mut self) {
-        if let Some((_, client)) = self.by_place.last_key_value() {
+        if let Some((_, client)) = self.eviction_order.last_key_value() {
             let client = *client;
             self.change(client, BTreeMap::pop_first);
         }
     }
 
-    /// Changes the handshakes of a client, and its place.
+    /// Changes the handshakes of a client, and its key for eviction.
     fn change<T>(&mut self, client: IpAddr, change: impl FnOnce(&mut OfClient) -> T) {
         let of_client = self.by_client.entry(client).or_default();
-        if let Some(place) = place(of_client) {
-            self.by_place.remove(&place);
+        if let Some(key) = eviction_key(of_client) {
+            self.eviction_order.remove(&key);
         }
         self.count -= of_client.len();
         change(of_client);
         self.count += of_client.len();
-        match place(of_client) {
-            Some(place) => {
-                self.by_place.insert(place, client);
+        match eviction_key(of_client) {
+            Some(key) => {
+                self.eviction_order.insert(key, client);
             }
             None => {
                 self.by_client.remove(&client);
@@ -94,8 +94,8 @@ impl InProgress {
     }
 }
 
-/// Returns the place of a client with these handshakes.
-fn place(of_client: &OfClient) -> Option<Place> {
+/// Returns the key of a client with these handshakes.
+fn eviction_key(of_client: &OfClient) -> Option<EvictionKey> {
     let (oldest, _) = of_client.first_key_value()?;
     Some((of_client.len(), Reverse(*oldest)))
 }
@@ -157,6 +157,6 @@ mod tests {
         drop((polite, hostile));
         let in_progress = handshakes.in_progress.borrow();
         assert_eq!((in_progress.count, in_progress.by_client.len()), (2, 2));
-        assert_eq!(in_progress.by_place.len(), 2);
+        assert_eq!(in_progress.eviction_order.len(), 2);
     }
 }

@@ -193,7 +193,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     (
         "proxy/worker_state/handshakes.rs",
-        "by_place",
+        "eviction_order",
         Row("handshakes of TLS"),
     ),
     ("proxy/worker_state/idle.rs", "open", Row("connections")),
