@@ -115,16 +115,16 @@ pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'stati
 /// Returns an origin with responses of this size. Reports for each how much was sent when the
 /// proxy closed the connection.
 pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let origin = scripted(move |peer| {
         peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"));
         let sent = peer.send_until_closed(size);
         // Ignored: the test may have ended.
-        let _ = tell.send(sent);
+        let _ = sender.send(sent);
         peer.rest();
         true
     });
-    (origin, told)
+    (origin, receiver)
 }
 
 /// Returns a Gateway with HTTP on port 80 and HTTPS on 443, one route to the origin, and additional

@@ -63,7 +63,10 @@ fn serves_client_that_cancels_half_of_its_requests() {
             }
         }
         drop(sender);
-        ended.await.expect("told").expect("an orderly end");
+        ended
+            .await
+            .expect("the end is reported")
+            .expect("an orderly end");
     });
 }
 
@@ -144,7 +147,7 @@ fn idle_connection_closes() {
         let (head, _) = h2::round_trip(&sender, request).await.expect("an answer");
         assert_eq!(head.status, 200);
         // The client's own GOAWAY may or may not arrive.
-        let _ = ended.await.expect("told");
+        let _ = ended.await.expect("the end is reported");
     });
     fixture.is_healthy(3);
 }
@@ -178,7 +181,7 @@ fn tls_connection_without_preface_closes() {
 #[test]
 fn resets_only_streams_with_closed_windows() {
     const SIZE: usize = 1 << 20;
-    let (origin, told) = flooding(32 * SIZE);
+    let (origin, sizes) = flooding(32 * SIZE);
     let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = SHORT);
     // The initial stream windows are empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
@@ -186,7 +189,7 @@ fn resets_only_streams_with_closed_windows() {
         raw.request(stream, &get(&[]), true);
     }
     for _ in 0..4 {
-        let sent = told
+        let sent = sizes
             .recv_timeout(crate::harness::TEST_TIMEOUT)
             .expect("the proxy closes the connection");
         assert!(

@@ -193,7 +193,7 @@ const MUCH: usize = 64 << 20;
 
 #[test]
 fn unread_response_closes_the_connection_and_the_backend() {
-    let (origin, told) = flooding(MUCH);
+    let (origin, sizes) = flooding(MUCH);
     let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = SHORT);
     let mut plain = fixture.client();
     let mut tls = Client::connect_tls(fixture.https(), HOST);
@@ -201,7 +201,7 @@ fn unread_response_closes_the_connection_and_the_backend() {
         client.send(format!("GET /much HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
     }
     for _ in 0..2 {
-        let sent = told
+        let sent = sizes
             .recv_timeout(TEST_TIMEOUT)
             .expect("the proxy closes the connection");
         assert!(

@@ -139,10 +139,14 @@ fn crd_time_defaults_match_flags() {
                 .get_default_values();
             let default: Span = default[0].to_str().unwrap().parse().unwrap();
             let text = schema["description"].as_str().unwrap();
-            let told = text
+            let described = text
                 .strip_suffix(" by default.")
                 .and_then(|text| text.rsplit(' ').next());
-            assert_eq!(told.unwrap().parse::<Span>().unwrap(), default, "{field}");
+            assert_eq!(
+                described.unwrap().parse::<Span>().unwrap(),
+                default,
+                "{field}"
+            );
             compared += 1;
         }
     }

@@ -66,8 +66,8 @@ impl Program {
 
     fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
-        let told = Command::new("kill").args([signal, &id]).status();
-        assert!(told.expect("told").success());
+        let sent = Command::new("kill").args([signal, &id]).status();
+        assert!(sent.expect("kill runs").success());
     }
 
     /// Sends SIGTERM and returns the lines of the access log. Clients of the test run meanwhile, so that their connections can

@@ -121,11 +121,11 @@ async fn responses_tell_of_http3_only_where_all_pods_serve_it() {
     let config = tls::client(&["h2"]);
     let mut client = Client::tls(scene.at(443), "a.com", &config).await;
     let shared = scene.state().table.load().shared_http3().clone();
-    for (ports, is_told) in [(vec![], false), (vec![443], true), (vec![8443], false)] {
+    for (ports, is_advertised) in [(vec![], false), (vec![443], true), (vec![8443], false)] {
         shared.set(ports.into_iter().collect());
         let answer = client.get("a.com", "/").await;
         assert_eq!(answer.status, 200);
-        assert_eq!(answer.headers.contains_key("alt-svc"), is_told);
+        assert_eq!(answer.headers.contains_key("alt-svc"), is_advertised);
     }
     let changed = before(&origin).route("other", &[to("origin")]);
     scene.replace(&changed).await;

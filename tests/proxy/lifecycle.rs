@@ -191,14 +191,14 @@ impl Frames {
 
     /// Reads until EOF; a GOAWAY with NO_ERROR must have arrived.
     pub(crate) async fn until_goaway(&mut self) {
-        let mut told = false;
+        let mut has_goaway = false;
         while let Some((kind, payload)) = self.next().await {
             if kind == Self::GO_AWAY {
                 assert_eq!(payload[4..8], [0; 4], "not an error");
-                told = true;
+                has_goaway = true;
             }
         }
-        assert!(told, "the connection ended without a word");
+        assert!(has_goaway, "the connection ended without a GOAWAY");
     }
 }
 

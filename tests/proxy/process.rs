@@ -82,8 +82,8 @@ impl Program {
     /// Sends SIGTERM, and returns the exit code.
     pub(crate) fn terminate(&mut self) -> Option<i32> {
         let id = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status();
-        assert!(told.expect("told").success());
+        let sent = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(sent.expect("kill runs").success());
         let begin = Instant::now();
         while begin.elapsed() < TEST_TIMEOUT {
             if let Some(status) = self.child.try_wait().expect("known") {
@@ -210,8 +210,8 @@ fn says_how_far_a_long_start_is_and_ends_at_once() {
     let line = lines.find(|line| line.contains("not ready after"));
     assert!(line.is_some_and(|line| line.contains("not configured yet")));
     let id = child.id().to_string();
-    let told = Command::new("kill").args(["-TERM", &id]).status();
-    assert!(told.expect("told").success());
+    let sent = Command::new("kill").args(["-TERM", &id]).status();
+    assert!(sent.expect("kill runs").success());
     assert_eq!(child.wait().expect("ended").code(), Some(0));
 }
 

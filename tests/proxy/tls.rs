@@ -334,7 +334,7 @@ async fn certificate_rotation_keeps_connections() {
             .change(|folder| write(folder, "secret.yaml", &bad))
             .await;
         let problems: Vec<_> = outcome.report.problems().collect();
-        assert!(!problems.is_empty(), "the fault is told");
+        assert!(!problems.is_empty(), "the fault is reported");
         assert_eq!(shown(&scene, "a.com").await, new.der);
     }
     assert_eq!(http1.get("a.com", "/").await.name(), "echo");

@@ -37,9 +37,9 @@ fn logs_rejection_once() {
     eventually(|| controller.refusals(), |count| *count >= 3);
     controller.refuse(Some((503, "not yet")));
     pod.wait_until_unready("503 Service Unavailable: not yet");
-    // Other lines tell the same reason on a busy machine: that the pod is not ready for so long.
-    let told = eventually(|| node.log("no stream from"), |lines| lines.len() > 1);
-    assert_eq!(told.len(), 2, "{told:?}");
+    // Other lines have the same reason on a busy machine: that the pod is not ready for so long.
+    let lines = eventually(|| node.log("no stream from"), |lines| lines.len() > 1);
+    assert_eq!(lines.len(), 2, "{lines:?}");
     controller.refuse(None);
     let stream = controller.accept();
     stream

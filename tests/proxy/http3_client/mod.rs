@@ -1,4 +1,4 @@
-//! A client of HTTP/3 over quinn, with the frames and field sections of `src/http3`. Sends what it is told, valid or not.
+//! A client of HTTP/3 over quinn, with the frames and field sections of `src/http3`. Sends what the test gives it, valid or not.
 
 #![allow(
     dead_code,

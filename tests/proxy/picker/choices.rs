@@ -1,4 +1,4 @@
-//! Which endpoint a request gets, and what the picker is told of it.
+//! Which endpoint a request gets, and what the picker receives of it.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -12,9 +12,9 @@ use crate::harness::yaml::service_of;
 use crate::origin::{Origin, empty, full};
 use crate::scene::Scene;
 
-/// Counts the requests that a picker was told of.
-fn asked(told: &[Request]) -> usize {
-    let heads = told.iter().filter(|it| it.request_headers.is_some());
+/// Counts the requests that a picker received.
+fn asked(received: &[Request]) -> usize {
+    let heads = received.iter().filter(|it| it.request_headers.is_some());
     heads.count()
 }
 
@@ -126,8 +126,8 @@ async fn clients_cannot_choose() {
         let response = client.get_with("a.com", "/close", &claims).await;
         assert_eq!(response.header("x-model"), "a");
         assert_eq!(response.header("x-destination"), chosen);
-        let told = picker.told();
-        let head = told[0].request_headers.as_ref().expect("a head");
+        let received = picker.received();
+        let head = received[0].request_headers.as_ref().expect("a head");
         for (name, _) in claims {
             assert!(head.values(name).is_empty(), "{name}");
         }
@@ -135,7 +135,7 @@ async fn clients_cannot_choose() {
 }
 
 #[tokio::test]
-async fn picker_is_told_of_the_request_and_of_the_endpoint_that_served_it() {
+async fn picker_receives_the_request_and_the_endpoint_that_served_it() {
     let served = model("a").await;
     let address = served.address.to_string();
     let mut picker = Picker::start(Script::choosing(&address)).await;
@@ -143,14 +143,14 @@ async fn picker_is_told_of_the_request_and_of_the_endpoint_that_served_it() {
     for mut client in clients(&scene).await {
         let response = client.post("a.com", "/close/chat?a=b", "body").await;
         assert_eq!(response.status, 200);
-        let told = picker.told();
-        let config = told[0].config.as_ref().expect("modes");
+        let received = picker.received();
+        let config = received[0].config.as_ref().expect("modes");
         assert_eq!(
             (config.request_body_mode, config.response_body_mode),
             (4, 4)
         );
-        assert!(told[1..].iter().all(|it| it.config.is_none()));
-        let head = told[0].request_headers.as_ref().expect("a head");
+        assert!(received[1..].iter().all(|it| it.config.is_none()));
+        let head = received[0].request_headers.as_ref().expect("a head");
         for (name, value) in [
             (":method", "POST"),
             (":path", "/close/chat?a=b"),
@@ -159,7 +159,7 @@ async fn picker_is_told_of_the_request_and_of_the_endpoint_that_served_it() {
         ] {
             assert_eq!(head.values(name), [value], "{name}");
         }
-        let head = told.iter().find(|it| it.response_headers.is_some());
+        let head = received.iter().find(|it| it.response_headers.is_some());
         let head = head.expect("a response");
         assert_eq!(head.served(), Some(address.clone()));
         let status = head
@@ -167,7 +167,7 @@ async fn picker_is_told_of_the_request_and_of_the_endpoint_that_served_it() {
             .as_ref()
             .map(|it| it.values(":status"));
         assert_eq!(status, Some(vec!["200".to_owned()]));
-        let last = told.iter().rfind(|it| it.response_body.is_some());
+        let last = received.iter().rfind(|it| it.response_body.is_some());
         let last = last.expect("a body");
         assert_eq!(last.served(), Some(address.clone()));
         assert!(
@@ -197,9 +197,9 @@ async fn retry_of_a_route_goes_down_the_list_and_the_last_endpoint_is_reported()
     for mut client in clients(&scene).await {
         let outcome = post(&mut client, "/", full("body")).await;
         assert_eq!(outcome, Outcome::Whole(200, "body".to_owned()));
-        let told = picker.told();
-        assert_eq!(asked(&told), 1);
-        let served: Vec<_> = told.iter().filter_map(Request::served).collect();
+        let received = picker.received();
+        assert_eq!(asked(&received), 1);
+        let served: Vec<_> = received.iter().filter_map(Request::served).collect();
         assert_eq!(served, [free.address.to_string(), free.address.to_string()]);
     }
     assert_eq!(busy.requests(), 2);
@@ -282,6 +282,6 @@ async fn each_pool_of_a_rule_asks_its_own_picker() {
     assert_eq!(counts[0] + counts[1], 200);
     assert!(counts[1] > 0 && counts[0] > counts[1], "{counts:?}");
     for (picker, count) in pickers.iter_mut().zip(counts) {
-        assert_eq!(asked(&picker.told()), count);
+        assert_eq!(asked(&picker.received()), count);
     }
 }

@@ -105,15 +105,16 @@ async fn upgrade_is_picked_by_its_head() {
     );
     write_text(&mut client, "ping\n").await;
     assert_eq!(read_until(&mut client, "\n").await, "ping\n");
-    let told = picker.told();
-    let request = told.iter().find_map(|it| it.request_headers.as_ref());
+    let received = picker.received();
+    let request = received.iter().find_map(|it| it.request_headers.as_ref());
     assert!(request.expect("a head").end_of_stream);
-    let response = told.iter().find_map(|it| it.response_headers.as_ref());
+    let response = received.iter().find_map(|it| it.response_headers.as_ref());
     let response = response.expect("a head");
     assert_eq!(response.values(":status"), ["101"]);
     assert!(response.end_of_stream);
     assert!(
-        told.iter()
+        received
+            .iter()
             .all(|it| it.request_body.is_none() && it.response_body.is_none())
     );
 }

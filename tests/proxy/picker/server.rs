@@ -105,18 +105,18 @@ impl Script {
     }
 }
 
-/// A picker, and what it was told.
+/// A picker, and what it has received.
 pub(crate) struct Picker {
     pub(crate) origin: Origin,
     script: Arc<Mutex<Script>>,
-    told: mpsc::UnboundedReceiver<Request>,
+    received: mpsc::UnboundedReceiver<Request>,
 }
 
 impl Picker {
     /// Starts a picker.
     pub(crate) async fn start(script: Script) -> Self {
         let script = Arc::new(Mutex::new(script));
-        let (tell, told) = mpsc::unbounded_channel();
+        let (tell, received) = mpsc::unbounded_channel();
         let current = script.clone();
         let origin = Origin::new(move |request: http::Request<Incoming>| {
             let script = current.lock().expect("no panic").clone();
@@ -150,7 +150,7 @@ impl Picker {
         Self {
             origin,
             script,
-            told,
+            received,
         }
     }
 
@@ -159,9 +159,9 @@ impl Picker {
         *self.script.lock().expect("no panic") = script;
     }
 
-    /// Returns all that it was told so far.
-    pub(crate) fn told(&mut self) -> Vec<Request> {
-        std::iter::from_fn(|| self.told.try_recv().ok()).collect()
+    /// Returns all that it has received so far.
+    pub(crate) fn received(&mut self) -> Vec<Request> {
+        std::iter::from_fn(|| self.received.try_recv().ok()).collect()
     }
 }
 
