@@ -73,7 +73,7 @@ impl<T> Objects<T> {
         self.0.contains_key(key) && self.0.remove(key).is_some()
     }
 
-    /// Stores the objects anew, in less memory. Worth it once after the first objects, which come one by one.
+    /// Rebuilds the map, in less memory. Worth it once after the first objects, which come one by one.
     fn pack(&mut self) {
         self.0 = packed(&self.0);
     }
@@ -215,7 +215,7 @@ macro_rules! snapshot {
                 }
             }
 
-            /// Stores all objects anew, in less memory. Worth it once after the first objects, which come one by one: a
+            /// Rebuilds the maps, in less memory. Worth it once after the first objects, which come one by one: a
             /// comparison with an earlier version looks at all of them.
             pub fn pack(&mut self) {
                 $(self.$objects.pack();)+

@@ -191,7 +191,7 @@ pub struct Http2Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Http3Settings {
-    /// The UDP port that clients are told to connect to; without it, that of the listener.
+    /// The UDP port that `Alt-Svc` names; without it, that of the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised_port: Option<u16>,
     /// How long clients may remember it; 24h without it.

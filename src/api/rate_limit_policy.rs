@@ -50,13 +50,13 @@ pub struct LimitRule {
     /// What distinguishes requests that are counted apart.
     #[serde(default)]
     pub key: Vec<KeyPart>,
-    /// Requests in a time.
+    /// Requests per period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RequestLimit>,
     /// What a request takes of `limit`; absent means one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// Requests at the same time.
+    /// Concurrent requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent: Option<u32>,
     /// Clients that are not counted.

@@ -192,7 +192,7 @@ async fn print(mut body: Incoming, format: OutputFormat, pod: Option<&str>) -> a
     let mut rest = Vec::new();
     loop {
         let frame = timeout(READ_TIMEOUT, body.frame()).await;
-        let frame = frame.context("the proxy is silent")?;
+        let frame = frame.context("the proxy sends nothing")?;
         let Some(frame) = frame.transpose().context("the proxy closed the tap")? else {
             return Ok(());
         };

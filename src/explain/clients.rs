@@ -120,7 +120,7 @@ fn shown_http3(http3: &Http3, port: u16) -> String {
         max_age,
     } = http3;
     let advertised = advertised_port.unwrap_or(port);
-    format!("on UDP port {port}; clients are told port {advertised}, for {max_age:?}")
+    format!("on UDP port {port}; Alt-Svc names port {advertised}, for {max_age:?}")
 }
 
 /// What follows where it is unknown where addresses of clients come from.

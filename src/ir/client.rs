@@ -177,7 +177,7 @@ pub enum ProxyMode {
 /// HTTP/3 on the port of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Http3 {
-    /// The UDP port that clients are told to connect to; `None` for that of the listener.
+    /// The UDP port that `Alt-Svc` names; `None` for that of the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised_port: Option<u16>,
     /// How long clients may remember it.

@@ -16,7 +16,7 @@ pub struct CookieScope<'a> {
     pub listener: &'a ListenerKey,
     /// The host that the request names.
     pub host: &'a str,
-    /// What tells the keys that open cookies from others.
+    /// Identifies the keys that open cookies.
     pub key: [u8; 8],
 }
 

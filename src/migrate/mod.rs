@@ -186,7 +186,7 @@ fn report_tls(work: &mut Work<'_>, ingress: &Ingress) {
     }
 }
 
-/// Reports hosts that no entry of `tls` names. ingress-nginx has a certificate for them all the same.
+/// Reports hosts that no entry of `tls` names. ingress-nginx has a certificate for them anyway.
 fn report_hosts_without_entry(work: &mut Work<'_>, ingress: &Ingress, hosts: &[String]) {
     let known = work.hosts;
     let has_secret = |name: &String| {

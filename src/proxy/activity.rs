@@ -375,7 +375,7 @@ impl Activity {
 }
 
 /// While it exists, the time of the backend does not pass: another server owes an answer, and has a limit of its own. Afterwards
-/// that time begins anew. A request has one at most.
+/// that time restarts. A request has one at most.
 pub(crate) struct BackendPause(Rc<Activity>);
 
 impl BackendPause {

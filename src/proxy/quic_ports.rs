@@ -24,7 +24,7 @@ use crate::quic::{Acceptor, Handshake, HandshakeCount, Receiver};
 use crate::settings::Limits;
 use crate::table::Table;
 
-/// Maximum time in which clients are told that their connections have ended.
+/// Maximum time to close the connections of a port.
 const CLOSING: Duration = Duration::from_millis(500);
 
 /// The QUIC ports of one worker.

@@ -145,7 +145,7 @@ impl SessionKey {
         Some(session)
     }
 
-    /// Returns what tells the accepted keys from others. Reveals nothing of a key.
+    /// Returns an identifier of the accepted keys. Reveals nothing of a key.
     pub fn id(&self) -> [u8; 8] {
         self.0.load().id
     }

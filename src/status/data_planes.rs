@@ -24,7 +24,7 @@ pub struct DataPlaneState {
     /// TCP and UDP ports that replicas could not bind, on all addresses as listeners declare them, with the error.
     pub unbound: BTreeMap<Bind, String>,
     /// QUIC ports that replicas could not bind, as listeners declare them, with the error. Without its QUIC port, a listener is
-    /// served all the same.
+    /// still served.
     pub without_quic: BTreeMap<u16, String>,
     /// Why replicas do not serve all objects that they have.
     pub unread: Option<String>,

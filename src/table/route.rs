@@ -101,7 +101,7 @@ impl Routes {
         self.by_object.is_empty()
     }
 
-    /// Stores the routes anew, in less memory. Worth it after the first ones, which come one by one.
+    /// Rebuilds the map, in less memory. Worth it after the first ones, which come one by one.
     pub(super) fn pack(&mut self) {
         self.by_object = packed(&self.by_object);
     }

@@ -101,7 +101,7 @@ impl Budgets {
         self.demands.insert(object.clone(), demand);
     }
 
-    /// Decides anew which objects exceed a limit. Returns those for which that has changed.
+    /// Decides again which objects exceed a limit. Returns those for which that has changed.
     pub(super) fn decide(&mut self) -> BTreeSet<ObjectRef> {
         let mut differ = BTreeSet::new();
         for name in std::mem::take(&mut self.changed) {

@@ -164,7 +164,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Lists anew if the cluster serves the released kind by now.
+    /// Lists again if the cluster serves the released kind by now.
     async fn look_for_release(&self, progress: &mut Progress) -> Result<(), WatchEnd> {
         let found = self.lister().discover().await?;
         if found.as_ref().is_some_and(|it| !it.is_experimental) {

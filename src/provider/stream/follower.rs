@@ -135,7 +135,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 
     /// Publishes the states that controllers send. Before, publishes the initial state, if any, once a controller has no
-    /// later one, the first connection fails or the controller is silent. Ends when the receiver is dropped.
+    /// later one, the first connection fails or the controller sends nothing. Ends when the receiver is dropped.
     pub(super) async fn run(mut self, initial: Option<GatewayObjects>) {
         if let Some(state) = initial {
             self.published = state.clone();

@@ -42,7 +42,7 @@ pub(super) struct Matched {
     pub(super) path: RequestPath,
     pub(super) added: AddedHeaders,
     pub(super) rule: LoadedRule,
-    /// Whether it is a preflight request. Decided once: filters may remove what tells.
+    /// Whether it is a preflight request. Decided once: filters may remove the headers that make it one.
     pub(super) is_preflight: bool,
     /// What policies have to do with it.
     pub(super) passed: Option<Box<Passed>>,

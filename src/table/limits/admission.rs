@@ -23,7 +23,7 @@ pub enum LimitPhase<'a> {
 pub struct WithinLimits<'a> {
     /// What the request counts as, if that is anything.
     pub counted: Option<Box<CountedRequest>>,
-    /// The limit that it is closest to, if that is one of requests in a time.
+    /// The limit that it is closest to, if that is one of requests per period.
     pub remaining: Option<Remaining>,
     /// A limit that it is over, but that only counts.
     pub audited: Option<&'a Limiter>,

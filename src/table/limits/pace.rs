@@ -43,7 +43,7 @@ impl Pace {
         self.time_of(1).max(1)
     }
 
-    /// Returns what is admitted in a time in nanoseconds.
+    /// Returns what is admitted in a period of nanoseconds.
     pub(super) fn amount_in(self, time: u64) -> u64 {
         let amount = u128::from(time) * self.amount / self.time.max(1);
         u64::try_from(amount).unwrap_or(u64::MAX)

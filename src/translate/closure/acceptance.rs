@@ -231,17 +231,17 @@ impl Acceptance {
         names.iter().for_each(|name| drop(self.rules.remove(name)));
     }
 
-    /// Decides anew which routes exceed a budget. Returns those for which that has changed.
+    /// Decides again which routes exceed a budget. Returns those for which that has changed.
     pub(super) fn decide_budgets(&mut self) -> BTreeSet<ObjectRef> {
         self.budgets.decide()
     }
 
-    /// Decides anew which routes get their hostnames. Returns those for which that has changed.
+    /// Decides again which routes get their hostnames. Returns those for which that has changed.
     pub(super) fn decide_conflicts(&mut self) -> BTreeSet<ObjectRef> {
         self.conflicts.decide()
     }
 
-    /// Decides anew which credentials policies bring. Returns the objects of which a Gateway may use something else.
+    /// Decides again which credentials policies bring. Returns the objects of which a Gateway may use something else.
     pub(super) fn decide_credentials(
         &mut self,
         input: &Input<'_>,

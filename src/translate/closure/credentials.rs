@@ -62,7 +62,7 @@ impl GatewayCredentials {
         }
     }
 
-    /// Decides anew what policies bring. Returns the objects of which a Gateway may use something else.
+    /// Decides again what policies bring. Returns the objects of which a Gateway may use something else.
     pub(super) fn decide(
         &mut self,
         input: &Input<'_>,

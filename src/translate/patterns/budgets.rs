@@ -29,7 +29,7 @@ impl PatternBudgets {
         self.0.replace(route, demand);
     }
 
-    /// Decides anew which routes exceed a limit. Returns those for which that has changed.
+    /// Decides again which routes exceed a limit. Returns those for which that has changed.
     pub(in crate::translate) fn decide(&mut self) -> BTreeSet<ObjectRef> {
         self.0.decide()
     }

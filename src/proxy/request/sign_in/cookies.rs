@@ -12,7 +12,7 @@ use crate::ir::oidc::{CookieSettings, Oidc, SIGN_IN_LIFETIME, SameSite};
 
 /// For how long a sign-in may take, in seconds.
 pub(super) const MAX_AGE: u64 = SIGN_IN_LIFETIME;
-/// Length of what tells a browser from others.
+/// Length of the identifier of a browser.
 const BROWSER: usize = 24;
 /// Number of sign-ins that a response removes, so that its headers stay small.
 const REMOVED: usize = 8;
@@ -120,7 +120,7 @@ impl<'a> Cookies<'a> {
         login_name(&self.settings().name, id)
     }
 
-    /// Returns what tells the browser of a sign-in from others.
+    /// Returns the identifier of the browser of a sign-in.
     pub(super) fn browser(&self, headers: &HeaderMap, id: &str) -> Option<String> {
         let name = self.browser_name(id);
         let fits = |it: &u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_');

@@ -66,7 +66,7 @@ pub(in crate::translate) struct Decided {
 }
 
 impl Credentials {
-    /// Decides anew what policies bring that have changed, or whose effect has.
+    /// Decides again what policies bring that have changed, or whose effect has.
     pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,

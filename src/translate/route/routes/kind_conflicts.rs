@@ -160,7 +160,7 @@ impl KindConflicts {
         claim
     }
 
-    /// Decides anew which routes are accepted. Returns those for which that has changed.
+    /// Decides again which routes are accepted. Returns those for which that has changed.
     pub(in crate::translate) fn decide(&mut self) -> BTreeSet<ObjectRef> {
         let mut differ = std::mem::take(&mut self.withdrawn);
         for key in self.changed.drain() {
