@@ -24,6 +24,7 @@ mod policy_refusal;
 mod preflight;
 pub mod preview;
 pub(super) mod request;
+mod respond;
 mod retries;
 mod session;
 mod sign_in;
