@@ -18,12 +18,13 @@ use super::super::backend::Backends;
 use super::super::budgets::Demand;
 use super::super::changes::Changes;
 use super::super::gateway::attachment::{
-    Attachment, Candidate, GatewayParents, ListenerIndex, Parent, Parents,
+    Attachment, Candidate, GatewayParents, ListenerIndex, Parents,
 };
 use super::super::gateway::draft::draft;
 use super::super::gateway::gateway::GatewayDraft;
 use super::super::gateway::listener::ListenerDraft;
 use super::super::gateway::occupied::Occupied;
+use super::super::gateway::parent::Parent;
 use super::super::gateway::set_parents::SetParents;
 use super::super::gateway::{added, frontend};
 use super::super::input::Input;

@@ -1,12 +1,12 @@
 //! ListenerSets that are added to a Gateway and have nothing to do with its other listeners: nothing else is translated
 //! again. Everything else is left to the translation of the whole Gateway, with the same result.
 
-use super::attachment::Parent;
 use super::draft::draft;
 use super::gateway::{GatewayDraft, SetDraft};
 use super::gateways::Gateways;
 use super::listener::ListenerDraft;
 use super::occupied::Occupied;
+use super::parent::Parent;
 use super::translated::{Translated, TranslatedSet};
 use super::{overlap, report};
 use crate::api::Resource;

@@ -17,6 +17,7 @@ mod listener_set;
 pub(in crate::translate) mod occupied;
 mod overlap;
 pub(super) mod parameters;
+pub(super) mod parent;
 mod port_claims;
 pub(super) mod priority;
 pub(in crate::translate) mod quic;
