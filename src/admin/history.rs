@@ -20,7 +20,7 @@ pub(super) struct History(Mutex<Steps>);
 
 #[derive(Debug, Default)]
 struct Steps {
-    /// The counters at the last look.
+    /// The counters at the last sample.
     last: Option<(Instant, Totals)>,
     /// The oldest first.
     steps: VecDeque<Step>,
@@ -46,8 +46,8 @@ pub(super) struct Rates {
 }
 
 impl History {
-    /// Adds what happened since the last look. A late look stands for all of its steps; one that is too early is left out.
-    pub(super) fn look(&self, totals: Totals, now: Instant) {
+    /// Adds what happened since the last sample. A late one counts for all of its steps; one that is too early is left out.
+    pub(super) fn sample(&self, totals: Totals, now: Instant) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((then, before)) = known.last else {
             known.last = Some((now, totals));
@@ -124,10 +124,10 @@ mod tests {
     #[test]
     fn step_has_what_happened_since_the_look_before() {
         let (history, start) = (History::default(), Instant::now());
-        history.look(totals(100, 10), start);
+        history.sample(totals(100, 10), start);
         assert!(history.steps().is_empty());
-        history.look(totals(150, 15), start + STEP);
-        history.look(totals(150, 15), start + 2 * STEP);
+        history.sample(totals(150, 15), start + STEP);
+        history.sample(totals(150, 15), start + 2 * STEP);
         let steps = history.steps();
         let busy = steps[0].rates.unwrap();
         assert_eq!(
@@ -149,7 +149,7 @@ mod tests {
     fn oldest_steps_make_room() {
         let (history, start) = (History::default(), Instant::now());
         for look in 0..200_u32 {
-            history.look(totals(u64::from(look * look), 0), start + STEP * look);
+            history.sample(totals(u64::from(look * look), 0), start + STEP * look);
         }
         let steps = requests(&history);
         assert_eq!(steps.len(), MAX_STEPS);
@@ -161,30 +161,30 @@ mod tests {
     #[test]
     fn late_look_stands_for_all_of_its_steps() {
         let (history, start) = (History::default(), Instant::now());
-        history.look(totals(0, 0), start);
-        history.look(totals(150, 0), start + 3 * STEP);
+        history.sample(totals(0, 0), start);
+        history.sample(totals(150, 0), start + 3 * STEP);
         assert_eq!(requests(&history), [Some(10.0); 3]);
-        history.look(totals(150, 0), start + 1_000_000 * STEP);
+        history.sample(totals(150, 0), start + 1_000_000 * STEP);
         assert_eq!(requests(&history), [Some(0.0); MAX_STEPS]);
     }
 
     #[test]
     fn look_that_is_too_early_is_left_out() {
         let (history, start) = (History::default(), Instant::now());
-        history.look(totals(0, 0), start);
-        history.look(totals(40, 0), start);
-        history.look(totals(45, 0), start + STEP / 5);
+        history.sample(totals(0, 0), start);
+        history.sample(totals(40, 0), start);
+        history.sample(totals(45, 0), start + STEP / 5);
         assert!(history.steps().is_empty());
-        history.look(totals(50, 0), start + STEP);
+        history.sample(totals(50, 0), start + STEP);
         assert_eq!(requests(&history), [Some(10.0)]);
     }
 
     #[test]
     fn requests_are_unknown_when_counters_went_away() {
         let (history, start) = (History::default(), Instant::now());
-        history.look(totals(100, 0), start);
-        history.look(totals(40, 0), start + STEP);
-        history.look(totals(90, 0), start + 2 * STEP);
+        history.sample(totals(100, 0), start);
+        history.sample(totals(40, 0), start + STEP);
+        history.sample(totals(90, 0), start + 2 * STEP);
         assert_eq!(requests(&history), [None, Some(10.0)]);
         assert_eq!(history.steps()[0].connections, 4);
     }

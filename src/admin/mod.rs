@@ -95,29 +95,29 @@ pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shut
     tokio::select! {
         () = connections::accept(listener, serve) => {}
         () = log_level::expire(&levels) => {}
-        () = look(&recent) => {}
+        () = sample(&recent) => {}
         () = record(&recorded) => {}
         () = forced.forced() => {}
     }
 }
 
-/// Looks at the problems and at the counters again and again.
-async fn look(state: &Arc<AdminState>) {
+/// Samples the problems and the counters periodically.
+async fn sample(state: &Arc<AdminState>) {
     loop {
         for _ in 0..LOOKS {
             tokio::time::sleep(recent::PERIOD / LOOKS).await;
-            // Without a look, problems are known since later.
+            // Without a sample, problems are known since later.
             let _ = compute(state, problems::note).await;
         }
-        // Without a look, what is recent is older.
-        let _ = compute(state, AdminState::look).await;
+        // Without a sample, what is recent is older.
+        let _ = compute(state, AdminState::sample).await;
     }
 }
 
-/// Adds a step to the history again and again.
+/// Adds a step to the history periodically.
 async fn record(state: &Arc<AdminState>) {
     loop {
-        // Without a look, the next one stands for both steps.
+        // Without a sample, the next one counts for both steps.
         let _ = compute(state, AdminState::record).await;
         tokio::time::sleep(history::STEP).await;
     }

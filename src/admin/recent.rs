@@ -125,8 +125,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Looks at the counters.
-    pub(super) fn look(&self, table: &Table, stats: &ProcessStats, dropped: DroppedLines) {
+    /// Samples the counters.
+    pub(super) fn sample(&self, table: &Table, stats: &ProcessStats, dropped: DroppedLines) {
         let now = Arc::new(Counters::now(table, stats, dropped));
         self.older.store(self.newer.swap(now));
     }
@@ -377,9 +377,9 @@ mod tests {
         let (table, stats) = (Table::empty(), ProcessStats::default());
         let none = DroppedLines::default();
         stats.connections.refused.store(7, Relaxed);
-        recent.look(&table, &stats, none);
+        recent.sample(&table, &stats, none);
         assert!(Arc::ptr_eq(&recent.before(), &start));
-        recent.look(&table, &stats, none);
+        recent.sample(&table, &stats, none);
         assert_eq!(
             (start.process.refused, recent.before().process.refused),
             (0, 7)

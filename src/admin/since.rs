@@ -11,7 +11,7 @@ use crate::finding::{Finding, Kind, Source};
 /// Causes of what happens now have counts.
 type Key = (Kind, String, Option<String>);
 
-/// The problems that were there at the last look, with the time of the first one at which they were.
+/// The problems that were there at the last sample, with the time of the first one at which they were.
 #[derive(Debug, Default)]
 pub(super) struct Since(Mutex<BTreeMap<Key, Timestamp>>);
 

@@ -86,16 +86,16 @@ impl AdminState {
         }
     }
 
-    /// Looks at the counters: what happened before the last look but one is no longer recent.
-    pub fn look(&self) {
+    /// Samples the counters: what happened before the last sample but one is no longer recent.
+    pub fn sample(&self) {
         let dropped = self.dropped_lines();
-        self.recent.look(&self.table.load(), &self.stats, dropped);
+        self.recent.sample(&self.table.load(), &self.stats, dropped);
     }
 
     /// Adds what happened since the last call to the history.
     pub(super) fn record(&self) {
         let totals = Totals::of(&self.table.load(), &self.stats);
-        self.history.look(totals, Instant::now());
+        self.history.sample(totals, Instant::now());
     }
 
     /// Lines of the logs that were dropped since the start.

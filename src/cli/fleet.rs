@@ -64,7 +64,7 @@ async fn show(
     let gateway = flags.gateway.client().await?;
     let mut is_shown = false;
     loop {
-        match look(&gateway, flags, format).await {
+        match fetch(&gateway, flags, format).await {
             Ok(fleet) => {
                 print(&fleet, format, flags.watch)?;
                 if !flags.watch {
@@ -82,7 +82,7 @@ async fn show(
     }
 }
 
-async fn look(
+async fn fetch(
     gateway: &GatewayClient,
     flags: &FleetFlags,
     format: FindingsFormat,

@@ -110,7 +110,7 @@ fn following(script: &Script) -> Names<Script> {
     names
 }
 
-/// Follows these names of namespaces.
+/// Sets the names to resolve, each with its namespace.
 fn set(names: &mut Names<impl Lookup>, all: &[(&str, &str)]) {
     let all = all.iter();
     let all = all.map(|(namespace, name)| (Text::from(*namespace), Arc::<str>::from(*name)));

@@ -243,13 +243,13 @@ fn merge_entries(
         }
     }
     if omitted > 0 {
-        tell_omitted(&mut merged, list, controller, omitted);
+        note_omitted(&mut merged, list, controller, omitted);
     }
     Ok(Value::Array(merged))
 }
 
 /// Says in the first condition of this controller's last entry how many entries have no room.
-fn tell_omitted(entries: &mut [Value], list: List, controller: &str, omitted: usize) {
+fn note_omitted(entries: &mut [Value], list: List, controller: &str, omitted: usize) {
     let mut ours = entries.iter_mut().rev();
     let Some(last) = ours.find(|entry| entry["controllerName"] == *controller) else {
         return;

@@ -204,9 +204,9 @@ impl Table {
         &self.routes.policies.authenticators.logouts
     }
 
-    /// Lets the other pods of the Gateway, if there may be any, hear of a logout token of a policy that has ended sessions at a time,
+    /// Announces to the other pods of the Gateway, if there may be any, a logout token of a policy that has ended sessions at a time,
     /// in microseconds since 1970.
-    pub fn tell_logout(&self, policy: &ir::ObjectRef, token: &str, at: u64) {
+    pub fn announce_logout(&self, policy: &ir::ObjectRef, token: &str, at: u64) {
         if self.limit_group().is_open() {
             let now = monotonic::nanos();
             self.logouts().add(&policy.present(), token, at, now);

@@ -103,8 +103,8 @@ pub(crate) async fn is_gone(scene: &Scene) {
     let mut shown = Value::Null;
     let gone = async {
         loop {
-            scene.state().look();
-            scene.state().look();
+            scene.state().sample();
+            scene.state().sample();
             shown = document(scene, "problems").await;
             if shown["total"] == 0 {
                 return;

@@ -55,11 +55,11 @@ mod tests {
                 "failedPerSecond": failed, "p99Seconds": p99, "connections": connections,
             })
         };
-        history.look(totals(300, 1), start);
+        history.sample(totals(300, 1), start);
         let none = || json!([]);
         assert_eq!(lists(&history), expected(none(), none(), none(), none()));
         for (at, (requests, connections)) in (1_u32..).zip([(350, 2), (350, 3), (0, 4)]) {
-            history.look(totals(requests, connections), start + STEP * at);
+            history.sample(totals(requests, connections), start + STEP * at);
         }
         let shown = lists(&history);
         let wanted = expected(
@@ -76,7 +76,7 @@ mod tests {
         let (history, start) = (History::default(), Instant::now());
         for look in 0..=60_u32 {
             let requests = u64::from(look) * 1_234_567;
-            history.look(totals(requests, requests), start + STEP * look);
+            history.sample(totals(requests, requests), start + STEP * look);
         }
         let shown = lists(&history);
         assert_eq!(shown["p99Seconds"].as_array().unwrap().len(), MAX_STEPS);

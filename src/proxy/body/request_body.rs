@@ -255,7 +255,7 @@ impl ClientBody {
         ready!(self.copies.poll_turn(cx));
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         if polled.is_pending() {
-            self.tell(Activity::on_body_awaited);
+            self.notify(Activity::on_body_awaited);
         }
         let Some(frame) = ready!(polled) else {
             self.copies.complete();
@@ -265,19 +265,19 @@ impl ClientBody {
         let mut frame = match frame {
             Ok(frame) => frame,
             Err(error) => {
-                self.tell(Activity::on_body_end);
+                self.notify(Activity::on_body_end);
                 return self.fail(error);
             }
         };
         let length = frame.data_ref().map_or(0, Bytes::len);
         let Some(room) = self.room.checked_sub(length as u64) else {
-            self.tell(Activity::on_body_too_large);
+            self.notify(Activity::on_body_too_large);
             return self.fail("the request body is too large".into());
         };
         self.room = room;
         if let Some(trailers) = frame.trailers_mut() {
             if spelling::apply(self.underscores, trailers).is_err() {
-                self.tell(Activity::on_body_end);
+                self.notify(Activity::on_body_end);
                 return self.fail("a trailer has an underscore in its name".into());
             }
             trailers::remove_head_only(trailers);
@@ -286,9 +286,9 @@ impl ClientBody {
                 headers.remove_all(trailers);
             }
         }
-        self.tell(|activity| activity.on_body(length));
+        self.notify(|activity| activity.on_body(length));
         if self.incoming.is_end_stream() {
-            self.tell(Activity::on_body_end);
+            self.notify(Activity::on_body_end);
         }
         self.kept.keep(&frame);
         self.copies.push(&frame);
@@ -308,11 +308,11 @@ impl ClientBody {
 
     fn end(&mut self) {
         self.is_ended = true;
-        self.tell(Activity::on_body_end);
+        self.notify(Activity::on_body_end);
     }
 
     #[inline]
-    fn tell(&self, what: impl FnOnce(&Activity)) {
+    fn notify(&self, what: impl FnOnce(&Activity)) {
         if let Some(activity) = &self.activity {
             what(activity);
         }

@@ -43,7 +43,7 @@ pub(super) async fn respond(exchange: &mut Exchange, oidc: &Oidc) -> Result<Loca
     let ended = oidc.end_sessions(&token, now);
     if ended.is_ok() {
         let table = exchange.client.worker.table.load();
-        table.tell_logout(&oidc.ir.policy, &token, now);
+        table.announce_logout(&oidc.ir.policy, &token, now);
     }
     Ok(match ended {
         Ok(()) => response(StatusCode::OK, Vec::new()),
