@@ -127,43 +127,51 @@ impl Sender<'_> {
     }
 
     async fn send_update(&self, update: &Update) -> Result<(), Ended> {
-        self.send(encode::update(update)).await
-    }
-
-    /// Sends lines that belong together.
-    async fn send_all(&self, all: impl Iterator<Item = Bytes>) -> Result<(), Ended> {
-        let (began, mut sent) = (Instant::now(), 0);
-        for lines in all {
-            sent += lines.len();
-            self.send(lines).await?;
-            let longest = READ_TIMEOUT + Duration::from_secs((sent / LEAST_RATE) as u64);
-            if began.elapsed() > longest {
-                let seconds = began.elapsed().as_secs();
-                return self.is_too_slow(&format!("has read {sent} bytes in {seconds} s"));
-            }
-        }
+        self.place().await?.send(encode::update(update));
         Ok(())
     }
 
-    async fn send(&self, lines: Bytes) -> Result<(), Ended> {
-        match timeout(READ_TIMEOUT, self.lines.send(lines)).await {
-            Ok(sent) => sent.map_err(|_| Ended),
+    /// Sends lines that belong together. Those that the pod has not read are a part in the channel and one in the response:
+    /// no other part is encoded before there is a place for it.
+    async fn send_all(&self, mut all: impl Iterator<Item = Bytes>) -> Result<(), Ended> {
+        let (began, mut sent) = (Instant::now(), 0);
+        loop {
+            let place = self.place().await?;
+            let longest = READ_TIMEOUT + Duration::from_secs((sent / LEAST_RATE) as u64);
+            if began.elapsed() > longest {
+                let seconds = began.elapsed().as_secs();
+                return Err(self.too_slow(&format!("has read {sent} bytes in {seconds} s")));
+            }
+            let Some(lines) = all.next() else {
+                return Ok(());
+            };
+            sent += lines.len();
+            place.send(lines);
+        }
+    }
+
+    /// Waits until the pod has read enough for further lines.
+    async fn place(&self) -> Result<mpsc::Permit<'_, Bytes>, Ended> {
+        match timeout(READ_TIMEOUT, self.lines.reserve()).await {
+            Ok(place) => place.map_err(|_| Ended),
             Err(_) => {
                 let seconds = READ_TIMEOUT.as_secs();
-                self.is_too_slow(&format!("has not read its stream for {seconds} s"))
+                Err(self.too_slow(&format!("has not read its stream for {seconds} s")))
             }
         }
     }
 
-    fn is_too_slow(&self, how: &str) -> Result<(), Ended> {
+    fn too_slow(&self, how: &str) -> Ended {
         let Session { gateway, pod, .. } = self.session;
         tracing::warn!("pod {pod} of {gateway} {how}");
-        Err(Ended)
+        Ended
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use serde_json::json;
 
     use super::*;
@@ -258,5 +266,26 @@ mod tests {
         serve(lines).await;
         assert!(body.recv().await.is_some());
         assert!(body.recv().await.is_none(), "one chunk is held");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_encoded_before_there_is_a_place_for_it() {
+        let hub = hub();
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let connected = hub.connect(&gateway, "pod", "uid").unwrap();
+        let (lines, _body) = mpsc::channel(1);
+        let sender = Sender {
+            hub: &hub,
+            session: &connected.session,
+            session_secret: None,
+            lines,
+        };
+        let encoded = Cell::new(0);
+        let all = (0..9).map(|_| {
+            encoded.set(encoded.get() + 1);
+            Bytes::from_static(b"a line")
+        });
+        assert!(sender.send_all(all).await.is_err());
+        assert_eq!(encoded.get(), 1);
     }
 }
