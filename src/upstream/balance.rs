@@ -270,8 +270,12 @@ fn select_among(
             return Some(worker.begin(probed));
         }
     }
-    let selected = select_from(worker, endpoints, is_eligible, method)
-        .or_else(|| select_from(worker, endpoints, is_left, method))?;
+    let selected = select_from(worker, endpoints, is_eligible, method).or_else(|| {
+        // Healthy ones that are left have no room. One whose checks fail does not stand in for them.
+        let has_full = all.iter().any(|it| is_left(it) && !it.health.is_avoided());
+        let may_fail = |it: &Endpoint| is_left(it) && !(has_full && it.health.has_failed_checks());
+        select_from(worker, endpoints, may_fail, method)
+    })?;
     if selected.health.is_avoided() {
         health::begin_probe(&selected.health, now);
     }

@@ -155,6 +155,20 @@ fn ejections_last_while_few_endpoints_of_the_backend_are_ejected() {
 }
 
 #[test]
+fn endpoint_with_failed_checks_does_not_stand_in_for_full_ones() {
+    let mut policy = policy(LoadBalancing::LeastRequest);
+    policy.limits.requests_per_endpoint = Some(1);
+    let (worker, backend) = (worker(), backend(3, policy));
+    let endpoints = backend.endpoints();
+    endpoints[0].health.fail_checks();
+    let _held = [(); 2].map(|()| request(&worker, &backend, None).unwrap());
+    assert!(request(&worker, &backend, None).is_none());
+    assert!(are_full(&backend, &endpoints, &[]));
+    endpoints.iter().for_each(|it| it.health.fail_checks());
+    assert!(request(&worker, &backend, None).is_some());
+}
+
+#[test]
 fn full_endpoints_get_no_request() {
     let mut policy = hashed();
     policy.limits.requests_per_endpoint = Some(2);
