@@ -179,6 +179,7 @@ async fn read(
 }
 
 /// Accepts the connections of a worker to a port.
+#[derive(Clone)]
 struct Accepting {
     worker: Rc<Worker>,
     /// The TCP port beside it.
@@ -196,13 +197,24 @@ impl Accepting {
         }
     }
 
-    /// Serves a connection. At the limit, it replaces an idle one of the worker.
+    /// Serves a connection. At the limit, it replaces an idle one of the worker or, as over TCP, of another one.
     fn serve(&self, handshake: Handshake) {
         let worker = &self.worker;
         worker.stats.accepted.fetch_add(1, Relaxed);
-        if worker.is_full() && !worker.evict() {
-            return worker.refuse();
+        if !worker.is_full() || worker.evict() {
+            return self.begin(handshake);
         }
+        let accepting = self.clone();
+        spawn_local(async move {
+            match accepting.worker.evict_elsewhere().await {
+                true => accepting.begin(handshake),
+                false => accepting.worker.refuse(),
+            }
+        });
+    }
+
+    fn begin(&self, handshake: Handshake) {
+        let worker = &self.worker;
         let counted = Counted::new(worker.id.index(), &worker.loads, &worker.stats);
         let local = handshake.local().unwrap_or(self.address).to_canonical();
         let port = worker.ports.of(self.bind, local, &worker.table.load());

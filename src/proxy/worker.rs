@@ -247,6 +247,10 @@ impl Worker {
             Command::Replace(bind, socket, peer, refusals) => {
                 self.replace(bind, socket, peer, refusals);
             }
+            Command::Evict(outcome) => {
+                // Fails only if the worker that has asked ends.
+                let _ = outcome.send(self.evict());
+            }
             Command::Serve(counted, bind, socket, peer) => {
                 self.handle_serve(counted, bind, socket, peer);
             }

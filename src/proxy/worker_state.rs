@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use self::access_log::RequestLog;
 use self::bound::Bound;
@@ -62,6 +62,8 @@ pub(super) enum Command {
     Accept(Bind, std::net::TcpStream, SocketAddr),
     /// Serve this connection instead of an idle one. The number of workers that have none.
     Replace(Bind, std::net::TcpStream, SocketAddr, usize),
+    /// Make an idle connection close, and tell whether there is one.
+    Evict(oneshot::Sender<bool>),
     /// Serve this connection, which is already counted.
     Serve(Counted, Bind, std::net::TcpStream, SocketAddr),
 }
@@ -142,6 +144,21 @@ impl Worker {
         let evicted = self.connections.evict(self.clock.now());
         self.stats.evicted.fetch_add(u64::from(evicted), Relaxed);
         evicted
+    }
+
+    /// Makes an idle connection of another worker close. Returns false if none has one.
+    pub(super) async fn evict_elsewhere(&self) -> bool {
+        let (own, count) = (self.id.index(), self.queues.len());
+        for distance in 1..count {
+            let (outcome, evicted) = oneshot::channel();
+            let queue = &self.queues[(own + distance) % count];
+            // A worker that has ended drops the command.
+            let is_sent = queue.send(Command::Evict(outcome)).is_ok();
+            if is_sent && matches!(evicted.await, Ok(true)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Counts a connection that is refused.

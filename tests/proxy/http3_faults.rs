@@ -232,6 +232,26 @@ async fn connections_after_a_goaway_make_way_for_new_clients() {
 }
 
 #[tokio::test]
+async fn new_clients_get_places_of_idle_connections_of_any_worker() {
+    /// Every other one has another worker than the one before, on average.
+    const CLIENTS: usize = 24;
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::with(&before(&origin), |settings| {
+        settings.workers = 2;
+        settings.limits.max_connections = Some(1);
+    });
+    let address = quic_at(&scene, 443);
+    let mut last: Option<Http3> = None;
+    for number in 0..CLIENTS {
+        let client = Http3::connect(address, "a.com").await;
+        client.until_read().await.expect("served");
+        if let Some(last) = last.replace(client) {
+            assert_eq!(last.closed().await, 0x100, "{number}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn stalled_handshakes_make_way_for_new_clients() {
     let origin = Origin::echo("origin").await;
     let scene = Scene::with(&before(&origin), |settings| {
