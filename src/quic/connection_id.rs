@@ -5,17 +5,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::hmac;
 use quinn::{ConnectionId, ConnectionIdGenerator};
 use quinn_proto::InvalidCid;
 use rand::RngExt;
 
-/// Length of the ids that workers issue, which packets with a short header do not tell.
+use super::reset_keys::{NONCE, ResetKeys, TAG};
+
+/// Length of the ids that workers issue, which packets with a short header do not tell. The last byte is free, so that an id
+/// for a worker is found with one signature in most cases.
 const ID_LENGTH: usize = 8;
-/// Number of their first bytes, which are random, and of the next ones, which authenticate these. The last byte is free, so
-/// that an id for a worker is found with one signature in most cases.
-const NONCE: usize = 4;
-const TAG: usize = 3;
 
 /// The first bit of packets with a long header (RFC 8999, 5.1).
 const LONG_HEADER: u8 = 0x80;
@@ -62,22 +60,13 @@ fn destination_id(datagram: &[u8]) -> Option<&[u8]> {
     rest.get(..usize::from(*length))
 }
 
-/// Draws ids that belong to one worker, and recognizes those of all workers of all pods with the same key: packets with other
+/// Draws ids that belong to one worker, and recognizes those of all workers of all pods with the same keys: packets with other
 /// ids get no stateless reset.
 #[derive(Clone)]
 pub(super) struct WorkerIds {
     pub(super) router: Router,
     pub(super) worker: usize,
-    pub(super) key: Arc<hmac::Key>,
-}
-
-impl WorkerIds {
-    /// Returns the bytes that authenticate the first ones of an id.
-    fn tag(&self, nonce: &[u8]) -> [u8; TAG] {
-        let mut tag = [0; TAG];
-        tag.copy_from_slice(&hmac::sign(&self.key, nonce).as_ref()[..TAG]);
-        tag
-    }
+    pub(super) keys: Arc<ResetKeys>,
 }
 
 impl ConnectionIdGenerator for WorkerIds {
@@ -85,7 +74,7 @@ impl ConnectionIdGenerator for WorkerIds {
         let mut random = rand::rng();
         loop {
             let mut id: [u8; ID_LENGTH] = random.random();
-            let tag = self.tag(&id[..NONCE]);
+            let tag = self.keys.tag(&id[..NONCE]);
             id[NONCE..NONCE + TAG].copy_from_slice(&tag);
             // Takes as many hashes as there are workers on average.
             for _ in 0..=u8::MAX {
@@ -98,7 +87,7 @@ impl ConnectionIdGenerator for WorkerIds {
     }
 
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
-        let is_valid = id.len() == ID_LENGTH && id[NONCE..NONCE + TAG] == self.tag(&id[..NONCE]);
+        let is_valid = id.len() == ID_LENGTH && self.keys.knows(id);
         if is_valid { Ok(()) } else { Err(InvalidCid) }
     }
 
@@ -113,7 +102,12 @@ impl ConnectionIdGenerator for WorkerIds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use quinn::crypto::HmacKey;
+
     use super::*;
+    use crate::quic::ResetSecrets;
 
     /// Returns the beginning of a packet with a long header and this id.
     fn long(id: &[u8]) -> Vec<u8> {
@@ -135,7 +129,7 @@ mod tests {
         WorkerIds {
             router: router.clone(),
             worker,
-            key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &[key; 32])),
+            keys: Arc::new(ResetKeys::new(Arc::new([key; 32]))),
         }
     }
 
@@ -155,6 +149,60 @@ mod tests {
         }
         for length in 0..ID_LENGTH {
             assert!(there.validate(&ConnectionId::new(&id[..length])).is_err());
+        }
+    }
+
+    /// The secret of new ids of a pod, and another one.
+    struct Rotating(Mutex<(u8, Option<u8>)>);
+
+    impl Rotating {
+        fn get(&self) -> (u8, Option<u8>) {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    impl ResetSecrets for Rotating {
+        fn version(&self) -> [u8; 8] {
+            let (issuing, accepted) = self.get();
+            [issuing, accepted.unwrap_or(0), 0, 0, 0, 0, 0, 0]
+        }
+
+        fn secrets(&self) -> ([u8; 32], Option<[u8; 32]>) {
+            let (issuing, accepted) = self.get();
+            ([issuing; 32], accepted.map(|it| [it; 32]))
+        }
+    }
+
+    #[test]
+    fn pods_recognize_ids_of_each_other_while_keys_rotate() {
+        let [one, two] = [(); 2].map(|()| Arc::new(Rotating(Mutex::new((1, None)))));
+        let pod = |secrets: &Arc<Rotating>| WorkerIds {
+            router: Router::new(2),
+            worker: 0,
+            keys: Arc::new(ResetKeys::new(secrets.clone())),
+        };
+        let (mut here, there) = (pod(&one), pod(&two));
+        let token = |ids: &WorkerIds, id: &ConnectionId| {
+            let mut token = [0; 32];
+            ids.keys.sign(id, &mut token);
+            token
+        };
+        let old = here.generate_cid();
+        let token_of_old = token(&here, &old);
+        for (pod, keys, knows_old) in [
+            (&two, (1, Some(2)), true),
+            (&one, (1, Some(2)), true),
+            (&one, (2, Some(1)), true),
+            (&two, (2, Some(1)), true),
+            (&two, (2, None), false),
+            (&one, (2, None), false),
+        ] {
+            *pod.0.lock().unwrap() = keys;
+            let new = here.generate_cid();
+            assert!(there.validate(&new).is_ok(), "{keys:?}");
+            assert_eq!(token(&here, &new), token(&there, &new), "{keys:?}");
+            assert_eq!(there.validate(&old).is_ok(), knows_old, "{keys:?}");
+            assert_eq!(token(&there, &old) == token_of_old, knows_old, "{keys:?}");
         }
     }
 

@@ -30,6 +30,7 @@ mod client_hello;
 mod connection_id;
 mod inbox;
 mod receive;
+mod reset_keys;
 mod settings;
 mod socket;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use self::client_hello::{Choose, Greeting, Selection};
 pub use self::connection_id::Router;
 pub use self::inbox::{Inbox, Received};
 pub use self::receive::Receiver;
+pub use self::reset_keys::ResetSecrets;
 pub use self::settings::{EndpointKeys, Limits};
 pub use self::socket::BoundSocket;
 pub use self::tls::QuicTls;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::{hkdf, hmac};
+use aws_lc_rs::hkdf;
 use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig};
 
 use super::client_hello::ByClientHello;
 use super::connection_id::{Router, WorkerIds};
+use super::reset_keys::{ResetKeys, ResetSecrets};
 
 /// Maximum number of streams in one direction that a client may have open: HTTP/3 has three, and ignores others (RFC 9114,
 /// 6.2).
@@ -46,17 +47,17 @@ pub struct Limits {
 /// Keys that all pods of a Gateway share: each may receive packets of connections that another one had or has.
 #[derive(Clone)]
 pub struct EndpointKeys {
-    stateless_reset: Arc<hmac::Key>,
+    stateless_reset: Arc<ResetKeys>,
     address_validation: Arc<hkdf::Prk>,
 }
 
 impl EndpointKeys {
-    /// Derives the keys from secrets: that of stateless resets, with which whoever has it may end connections, and that of
-    /// the tokens of Retry packets, with which clients prove their address.
-    pub fn new(stateless_reset: &[u8; 32], address_validation: &[u8; 32]) -> Self {
+    /// Derives the keys from secrets: those of stateless resets, which may change at any time, and that of the tokens of Retry
+    /// packets, with which clients prove their address.
+    pub fn new(stateless_reset: Arc<dyn ResetSecrets>, address_validation: &[u8; 32]) -> Self {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]);
         Self {
-            stateless_reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, stateless_reset)),
+            stateless_reset: Arc::new(ResetKeys::new(stateless_reset)),
             address_validation: Arc::new(salt.extract(address_validation)),
         }
     }
@@ -74,13 +75,12 @@ pub(super) fn endpoint(keys: &EndpointKeys, router: &Router, worker: usize) -> E
     config
 }
 
-/// Returns the source of the ids of a worker's connections. What authenticates them is no token of a reset,
-/// which is derived from a whole id.
+/// Returns the source of the ids of a worker's connections.
 pub(super) fn ids(keys: &EndpointKeys, router: &Router, worker: usize) -> WorkerIds {
     WorkerIds {
         router: router.clone(),
         worker,
-        key: keys.stateless_reset.clone(),
+        keys: keys.stateless_reset.clone(),
     }
 }
 

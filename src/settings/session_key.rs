@@ -32,8 +32,6 @@ struct Ring {
     accepted: Option<Keys>,
     /// Tells these keys from others.
     id: [u8; 8],
-    /// Derives further secrets.
-    master: hmac::Key,
 }
 
 /// The keys that are derived from one secret.
@@ -44,6 +42,8 @@ struct Keys {
     contents: LessSafeKey,
     /// Tells the keys of contents apart.
     id: [u8; 8],
+    /// Derives further secrets.
+    master: hmac::Key,
 }
 
 /// What the key of contents is derived for.
@@ -152,10 +152,15 @@ impl SessionKey {
 
     /// Derives a secret for each `purpose`, which all replicas with the key share. The key cannot be inferred from it.
     pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
-        let mut secret = [0; 32];
+        self.0.load().current.derive(purpose)
+    }
+
+    /// Derives a secret for a `purpose` as [`Self::derive`] does, and another one from the accepted key, if there is one.
+    pub fn derive_from_all(&self, purpose: &[u8]) -> ([u8; 32], Option<[u8; 32]>) {
         let ring = self.0.load();
-        secret.copy_from_slice(hmac::sign(&ring.master, purpose).as_ref());
-        secret
+        let accepted = ring.accepted.as_ref();
+        let accepted = accepted.map(|keys| keys.derive(purpose));
+        (ring.current.derive(purpose), accepted)
     }
 
     /// Returns sealed content: text that is valid in a cookie and reveals only its length to its holder. Only the same
@@ -204,7 +209,6 @@ impl Ring {
             current,
             accepted,
             id,
-            master: hmac::Key::new(hmac::HMAC_SHA256, secret),
         }
     }
 
@@ -227,7 +231,14 @@ impl Keys {
             id,
             tokens: key(secret),
             contents: key(hmac::sign(&master, CONTENTS).as_ref()),
+            master,
         }
+    }
+
+    fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+        let mut secret = [0; 32];
+        secret.copy_from_slice(hmac::sign(&self.master, purpose).as_ref());
+        secret
     }
 
     fn open_token(&self, mut token: [u8; TOKEN], scope: &str) -> Option<Session> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use crate::quic::{BoundSocket, Choose, EndpointKeys, Inbox, Router, WorkerPort};
+use crate::quic::{BoundSocket, Choose, EndpointKeys, Inbox, ResetSecrets, Router, WorkerPort};
 use crate::settings::session_key::SessionKey;
 
 /// What the keys of QUIC are derived for.
@@ -26,6 +26,19 @@ pub(in crate::proxy) struct QuicSocket {
     pub(in crate::proxy) reading: Option<Reading>,
 }
 
+/// The secrets of stateless resets, which change with the key of sessions.
+struct Resets(Arc<SessionKey>);
+
+impl ResetSecrets for Resets {
+    fn version(&self) -> [u8; 8] {
+        self.0.id()
+    }
+
+    fn secrets(&self) -> ([u8; 32], Option<[u8; 32]>) {
+        self.0.derive_from_all(RESETS)
+    }
+}
+
 /// What the reader of a socket needs.
 pub(in crate::proxy) struct Reading {
     /// Those of all workers.
@@ -40,12 +53,12 @@ impl QuicSocket {
         socket: &Arc<BoundSocket>,
         workers: usize,
         reader: usize,
-        key: &SessionKey,
+        key: &Arc<SessionKey>,
         choose: &Choose,
     ) -> impl Iterator<Item = Box<Self>> {
         let router = Router::new(workers);
         let inboxes: Vec<Inbox> = (0..workers).map(|_| Inbox::default()).collect();
-        let keys = EndpointKeys::new(&key.derive(RESETS), &key.derive(ADDRESSES));
+        let keys = EndpointKeys::new(Arc::new(Resets(key.clone())), &key.derive(ADDRESSES));
         let (in_use, unused) = mpsc::unbounded_channel();
         let mut unused = Some(unused);
         let (socket, choose) = (socket.clone(), choose.clone());
@@ -70,5 +83,27 @@ impl QuicSocket {
                 }),
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_resets_follow_the_rotation_of_the_key() {
+        let key = |secret: u8, accepted: Option<[u8; 40]>| {
+            let accepted = accepted.as_ref().map(<[u8; 40]>::as_slice);
+            SessionKey::from_secrets(&[secret; 40], accepted).unwrap()
+        };
+        let shared = Arc::new(key(1, None));
+        let resets = Resets(shared.clone());
+        let (version, (first, accepted)) = (resets.version(), resets.secrets());
+        assert_eq!(accepted, None);
+        shared.replace(key(2, Some([1; 40])));
+        assert_ne!(resets.version(), version);
+        let (second, accepted) = resets.secrets();
+        assert_ne!(second, first);
+        assert_eq!(accepted, Some(first));
     }
 }

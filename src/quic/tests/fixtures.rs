@@ -208,7 +208,7 @@ async fn accept(
     report: mpsc::UnboundedSender<Served>,
 ) {
     let worker = port.worker;
-    let keys = EndpointKeys::new(&RESETS, &[2; 32]);
+    let keys = EndpointKeys::new(Arc::new(RESETS), &[2; 32]);
     let handshakes = HandshakeCount::default();
     let acceptor = Acceptor::new(port, &keys, limits, handshakes, choose).unwrap();
     while let Some(handshake) = acceptor.accept(|| false).await {

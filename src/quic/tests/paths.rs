@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use aws_lc_rs::hmac;
 use quinn::{ConnectionError, ConnectionIdGenerator};
@@ -131,8 +132,11 @@ async fn each_packet_with_an_id_of_another_pod_gets_a_reset() {
     let server = Server::start(LIMITS, &choose);
     let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
     let socket = socket.unwrap();
-    let ids_of = |resets| ids(&EndpointKeys::new(resets, &[2; 32]), &Router::new(1), 0);
-    let (mut of_gateway, mut of_others) = (ids_of(&RESETS), ids_of(&[3; 32]));
+    let ids_of = |resets: [u8; 32]| {
+        let keys = EndpointKeys::new(Arc::new(resets), &[2; 32]);
+        ids(&keys, &Router::new(1), 0)
+    };
+    let (mut of_gateway, mut of_others) = (ids_of(RESETS), ids_of([3; 32]));
     let key = hmac::Key::new(hmac::HMAC_SHA256, &RESETS);
     let mut expected = BTreeSet::new();
     for _ in 0..CLIENTS {
