@@ -222,3 +222,54 @@ async fn connections_end_when_a_nat_changes_the_address() {
     assert_eq!(client.closed().await, 0x100);
     assert_eq!(origin.requests(), 1);
 }
+
+/// Passes on all datagrams. For each one of a client after its handshake, someone with another address sends a damaged copy
+/// before it and an exact one after it.
+async fn forge(outside: UdpSocket, proxy: SocketAddr, forged: Arc<AtomicUsize>) {
+    /// The first bit of packets of a handshake (RFC 8999, 5.1).
+    const LONG_HEADER: u8 = 0x80;
+    let inside = UdpSocket::bind((HERE, 0)).await.expect("bound");
+    let forger = UdpSocket::bind((ELSEWHERE, 0)).await.expect("bound");
+    let (mut sent, mut received) = ([0; 2048], [0; 2048]);
+    let mut client = None;
+    loop {
+        tokio::select! {
+            Ok((length, from)) = outside.recv_from(&mut sent) => {
+                client = Some(from);
+                let datagram = &sent[..length];
+                let is_forged = datagram.first().is_some_and(|first| first & LONG_HEADER == 0);
+                if is_forged {
+                    let mut damaged = datagram.to_vec();
+                    damaged[length - 1] ^= 1;
+                    forger.send_to(&damaged, proxy).await.expect("sent");
+                }
+                inside.send_to(datagram, proxy).await.expect("sent");
+                if is_forged {
+                    forger.send_to(datagram, proxy).await.expect("sent");
+                    forged.fetch_add(1, Relaxed);
+                }
+            }
+            Ok((length, _)) = inside.recv_from(&mut received) => {
+                let client = client.expect("clients begin");
+                outside.send_to(&received[..length], client).await.expect("sent");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn connections_go_on_when_others_forge_their_datagrams() {
+    const REQUESTS: usize = 20;
+    let origin = Origin::echo("origin").await;
+    let scene = Scene::start(&before(&origin));
+    let outside = UdpSocket::bind((HERE, 0)).await.expect("bound");
+    let address = outside.local_addr().expect("an address");
+    let forged = Arc::<AtomicUsize>::default();
+    tokio::spawn(forge(outside, quic_at(&scene, 443), forged.clone()));
+    let client = Http3::connect(address, "a.com").await;
+    for _ in 0..REQUESTS {
+        assert_eq!(client.get("a.com", "/").await.status, 200);
+    }
+    assert_eq!(origin.requests(), REQUESTS);
+    assert!(forged.load(Relaxed) >= REQUESTS);
+}

@@ -103,6 +103,8 @@ impl Shared {
 
     /// Closes the connection if its client has moved to another IP address, and reports whether it has. What was decided by the
     /// address of the handshake, rules and limits among it, does not hold for the new one. Another port is no other client.
+    ///
+    /// QUIC takes an address only from a new packet that is authentic (RFC 9000, 9.3).
     pub(super) fn ends_by_move(&self) -> bool {
         let address = self.quic.remote_address().ip().to_canonical();
         let has_moved = address != self.client.peer.ip();
