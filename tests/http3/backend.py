@@ -9,11 +9,16 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from wsproto import ConnectionState, ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Message, Ping
+from wsproto.events import Request as Upgrade
 
 PATTERN = b"0123456789abcdef"
 PAGE = b"<!doctype html><title>page</title><script>performance.mark('shown')</script>"
 # Of a body that is sent slowly: parts, their size, and the seconds between them.
 PARTS, PART, PAUSE = 40, 16 << 10, 0.01
+# Code and reason with which a WebSocket is closed on request.
+CLOSED = (4001, "asked for")
 # Differs from request to request.
 RANDOM = "x-request-id"
 # Of a request without content, which is one with an empty body if its end does not come with its head.
@@ -183,6 +188,29 @@ class Backend:
                 await writer.drain()
         finally:
             self.ended["ws"].set()
+        return False
+
+    async def on_chat(self, request, reader, writer) -> bool:
+        """Sends the messages of a WebSocket back, or closes it for the message `close`. Takes the last subprotocol."""
+        websocket, parts = WSConnection(ConnectionType.SERVER), []
+        websocket.initiate_upgrade_connection([(name.encode(), value.encode()) for name, value in request.headers], request.target)
+        while websocket.state is not ConnectionState.CLOSED:
+            for event in websocket.events():
+                match event:
+                    case Upgrade():
+                        writer.write(websocket.send(AcceptConnection(subprotocol=event.subprotocols[-1])))
+                    case Message():
+                        parts.append(event.data)
+                        if event.message_finished:
+                            whole, parts = parts[0][:0].join(parts), []
+                            writer.write(websocket.send(CloseConnection(*CLOSED) if whole == "close" else type(event)(whole)))
+                    case Ping():
+                        writer.write(websocket.send(event.response()))
+                    case CloseConnection() if websocket.state is ConnectionState.REMOTE_CLOSING:
+                        writer.write(websocket.send(event.response()))
+            await writer.drain()
+            if websocket.state is not ConnectionState.CLOSED:
+                websocket.receive_data(await reader.read(1 << 16) or None)
         return False
 
 

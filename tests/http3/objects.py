@@ -106,7 +106,7 @@ def gateway(port: int, guarded: int) -> list[dict]:
 
 
 PATHS = [
-    "/echo", "/bytes", "/chunked", "/mirror", "/slow", "/trailers", "/early", "/refuse", "/broken", "/cut", "/hang", "/endless", "/ws", "/page",
+    "/echo", "/bytes", "/chunked", "/mirror", "/slow", "/trailers", "/early", "/refuse", "/broken", "/cut", "/hang", "/endless", "/ws", "/chat", "/page",
     "/status", "/cookies", "/large-head",
 ]  # fmt: skip
 

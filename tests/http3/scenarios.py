@@ -16,6 +16,7 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicProtocolVersion
 
 import objects
+import tunnels
 from answer import Answer
 from backend import PART, PARTS, Backend, filled
 from cases import Request
@@ -121,6 +122,19 @@ async def websocket_reset(scene: Scene) -> None:
         client.transmit()
         await asyncio.wait_for(ended.wait(), PATIENCE)
         equal((await client.get("/echo")).status, 200)
+
+
+async def websocket_messages(scene: Scene) -> None:
+    await tunnels.over_each(scene.aioquic, scene.port, "/chat", 200, tunnels.messages)
+
+
+async def websocket_closed(scene: Scene) -> None:
+    await tunnels.over_each(scene.aioquic, scene.port, "/chat", 200, tunnels.closed)
+
+
+async def websocket_refused(scene: Scene) -> None:
+    for path, status in (("/status/403", 403), ("/status/426", 426), ("/none", 404), ("/absent", 503)):
+        await tunnels.over_each(scene.aioquic, scene.port, path, status, None)
 
 
 async def other_tunnel(scene: Scene) -> None:
@@ -359,6 +373,9 @@ async def switched_off(scene: Scene) -> None:
 SCENARIOS = {
     "a WebSocket": websocket,
     "a WebSocket that is reset": websocket_reset,
+    "messages of a WebSocket, as over h1 and h2": websocket_messages,
+    "a WebSocket that the backend closes": websocket_closed,
+    "a WebSocket that is refused": websocket_refused,
     "a tunnel of another protocol": other_tunnel,
     "a NAT that rebinds during a download": rebinding,
     "a NAT that rebinds between requests": idle_rebinding,
