@@ -10,6 +10,7 @@ mod message;
 #[cfg(test)]
 mod oracle;
 mod prefix_integer;
+mod priority;
 mod qpack;
 mod request_stream;
 mod static_table;
@@ -22,5 +23,6 @@ pub(crate) use self::content_length::ContentLength;
 pub(crate) use self::error::{Code, Error};
 pub(crate) use self::frame::{write_control_stream, write_data_header, write_goaway};
 pub(crate) use self::message::{Limits, request, trailers, write_response, write_trailers};
+pub(crate) use self::priority::{USUAL_URGENCY, urgency};
 pub(crate) use self::request_stream::{RequestFrame, RequestReader};
 pub(crate) use self::streams::{StreamEvent, StreamReader, StreamTypes};

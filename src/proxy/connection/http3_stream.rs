@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{Method, Response};
+use http::{HeaderValue, Method, Response};
 use http_body::Body;
 use quinn::{RecvStream, SendStream};
 
@@ -20,7 +20,7 @@ use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
 use super::{http3_head, stream_response, upgrade};
 use crate::http2::{StreamReader, Waiting};
-use crate::http3::Code;
+use crate::http3::{self, Code};
 use crate::ir::grpc::is_grpc;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::inbound::{Failure, Inbound};
@@ -98,6 +98,8 @@ impl Stream {
         request: &mut Arrived,
     ) -> Self {
         connection.activity.on_request();
+        let priorities = request.headers().get_all("priority").iter();
+        outbound.set_urgency(http3::urgency(priorities.map(HeaderValue::as_bytes)));
         // The fields are not in a buffer that others share.
         let head = connection.heads.take(request, 0);
         let client = &connection.client;
