@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderName};
 use serde::Serialize;
 
-use super::protected_headers::is_spelled_like;
+use super::object_ref::ObjectRef;
+use super::protected_headers::{is_spelled_like, remove};
 use super::target::BackendTarget;
 
 /// The header with which a picker says which endpoint a request gets. Names of others that it sets begin like it.
@@ -15,9 +17,18 @@ pub const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// When the failure mode of a picker has an effect.
 pub const UNANSWERED: &str = "without an answer of the endpoint picker";
 
-/// Reports whether only a picker says a header, in whatever spelling. Names are in lower case.
-pub fn is_of_picker(name: &str) -> bool {
-    let start = name.get(..DESTINATION.len());
+/// Reports whether an object is an InferencePool, whose endpoints a picker may choose.
+pub fn is_pool(object: &ObjectRef) -> bool {
+    (&*object.group, &*object.kind) == ("inference.networking.k8s.io", "InferencePool")
+}
+
+/// Removes, in every spelling, the headers or trailers with which only a picker says which endpoint a request gets.
+pub fn remove_claims(headers: &mut HeaderMap) {
+    remove(headers, is_of_picker);
+}
+
+fn is_of_picker(name: &HeaderName) -> bool {
+    let start = name.as_str().get(..DESTINATION.len());
     start.is_some_and(|start| is_spelled_like(start, DESTINATION))
 }
 
@@ -101,5 +112,36 @@ impl Default for PickerTimeouts {
             // What the Inference Extension gives a request to a pool (config/manifests/gateway/gke/gcp-backend-policy.yaml).
             answer: Duration::from_secs(300),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn claims_of_clients_are_removed_in_any_spelling() {
+        let names = [
+            "x-gateway-destination-endpoint",
+            "x-gateway-destination-endpoint-subset",
+            "x_gateway_destination_endpoint",
+            "x.gateway.destination.endpoint",
+            "x-gateway-destination_endpoint-served",
+            "x-gateway-destination",
+            "x-gateway-destination-endpoin",
+        ];
+        let mut headers = HeaderMap::new();
+        for name in names {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        remove_claims(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            ["x-gateway-destination", "x-gateway-destination-endpoin"]
+        );
     }
 }

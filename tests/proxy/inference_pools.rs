@@ -127,6 +127,34 @@ async fn copies_go_to_a_pool_without_its_picker() {
     assert_eq!(recorder.next().await.body, "body");
 }
 
+#[tokio::test]
+async fn clients_do_not_steer_requests_or_copies_of_a_pool_without_its_picker() {
+    const CLAIM: &str = "x-gateway-destination-endpoint";
+    let echo = Origin::echo("echo").await;
+    let mut recorder = Recorder::new().await;
+    let copied = recorder.origin.address;
+    let mut mirrored = rule("llm");
+    mirrored["filters"] =
+        json!([{"type": "RequestMirror", "requestMirror": {"backendRef": reference("copies")}}]);
+    let objects = Objects::http()
+        .service("epp", &[Origin::dead()])
+        .with(pool("llm", &[echo.address], None))
+        .with(pod("llm", "one", echo.address, "True"))
+        .with(pool("copies", &[copied], picker("FailClose")))
+        .with(pod("copies", "two", copied, "True"))
+        .route("route", &[mirrored]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let sent = [(CLAIM, "192.0.2.1:80"), ("x-other", "1")];
+    let received = client.get_with("a.com", "/", &sent).await.received();
+    let headers = &received["headers"];
+    assert!(headers.get(CLAIM).is_none(), "{headers}");
+    assert_eq!(headers["x-other"], "1");
+    let copy = recorder.next().await.head.headers;
+    assert!(!copy.contains_key(CLAIM), "{copy:?}");
+    assert_eq!(copy["x-other"], "1");
+}
+
 fn of_pool<'a>(texts: &'a [&'a str]) -> Problem<'a> {
     Problem {
         kind: "backend",

@@ -12,6 +12,7 @@ use super::picker::{self, Attempted, Picking};
 use super::retries::Retries;
 use super::session::{self, NewSession, SessionEndpoint};
 use crate::filter::{Level, LocalResponse, Scheme};
+use crate::ir::picker::is_pool;
 use crate::ir::route::Action;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::error::Error;
@@ -47,8 +48,9 @@ pub(in crate::proxy) async fn send(
         };
         let selected = selected.ok_or(Error::NoBackend)?;
         let own = selected.filters();
-        // What a picker has made of the request stays, even if the backend has lost the picker since.
-        let is_picked = picking.is_some() || has_picker(&selected.target);
+        // What a picker has made of the request stays, even if the pool has lost the picker since. Without one, too, clients do
+        // not steer requests of a pool.
+        let is_picked = picking.is_some() || is_of_pool(&selected.target);
         let is_changed = own.is_some() || is_picked;
         let unfiltered = is_changed.then(|| exchange.before_filters());
         if let Some(own) = own
@@ -99,11 +101,12 @@ pub(in crate::proxy) async fn send(
     }
 }
 
-fn has_picker(target: &BackendTarget) -> bool {
-    matches!(target, BackendTarget::Backend(backend) if backend.has_picker())
+fn is_of_pool(target: &BackendTarget) -> bool {
+    matches!(target, BackendTarget::Backend(backend) if is_pool(&backend.id.object))
 }
 
-/// Sends the request to an endpoint that the picker of the backend has chosen, before this attempt or an earlier one.
+/// Sends the request to an endpoint that the picker of the pool has chosen, before this attempt or an earlier one. Without a
+/// picker, it is balanced.
 async fn picked(
     exchange: &mut Exchange,
     backend: &Backend,

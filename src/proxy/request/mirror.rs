@@ -16,6 +16,7 @@ use tokio::time::{Sleep, sleep};
 use super::exchange::Exchange;
 use super::subrequest::{self, Subrequest};
 use crate::ir::filter::Mirror;
+use crate::ir::picker::{is_pool, remove_claims};
 use crate::proxy::body::body_copy::{BodyCopy, CopyFailure, CopyPermit};
 use crate::proxy::worker_state::Worker;
 use crate::table::{Backend, BackendTarget, MirrorResult, draw};
@@ -55,6 +56,9 @@ pub(in crate::proxy) fn start(
     };
     let mut parts = subrequest::head(&exchange.parts);
     parts.headers = exchange.parts.headers.clone();
+    if is_pool(&backend.id.object) {
+        remove_claims(&mut parts.headers);
+    }
     let semantics = Semantics::of(&parts.method);
     let span = exchange.record.span.as_deref();
     let template = span.and_then(RequestSpan::template);

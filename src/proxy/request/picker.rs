@@ -32,6 +32,7 @@ use self::session::{Outcome, PickedRequest, Session, Shared};
 use super::exchange::Exchange;
 use crate::filter::LocalResponse;
 use crate::ir::PickerTimeouts;
+use crate::ir::picker::remove_claims;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::error::Error;
 use crate::table::{Backend, PickResult, Picker, UpstreamFault};
@@ -74,7 +75,7 @@ pub(super) async fn pick(
     backend: &Backend,
     picking: &mut Option<Box<Picking>>,
 ) -> Result<Option<LocalResponse>, Error> {
-    destination::remove_claims(&mut exchange.parts.headers);
+    remove_claims(&mut exchange.parts.headers);
     if picking.is_none() {
         let Some(picker) = backend.picker() else {
             return Ok(None);

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::Resource;
-use crate::api::inference_pool::InferencePool;
+use crate::ir::picker::is_pool;
 use crate::ir::route::BackendTarget;
 use crate::ir::tls::{AlpnProtocol, Authorities, TlsVersion, Verification};
 use crate::ir::{BackendId, Choice, ClientTls, FailureMode, ObjectRef, PickerRef, PickerTimeouts};
@@ -64,11 +63,6 @@ impl Server {
         };
         format!("the picker is {object}:{port}, {how}")
     }
-}
-
-/// Reports whether an object is a pool.
-pub(super) fn is_pool(object: &ObjectRef) -> bool {
-    (&*object.group, &*object.kind) == (InferencePool::GROUP, InferencePool::KIND)
 }
 
 /// Returns the TLS settings of a use of a picker, if no policy but the pool itself says how it is asked; `None` otherwise.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::core::Service;
 use crate::api::inference_pool::{EndpointPickerRef, InferencePool};
-use crate::ir::picker::UNANSWERED;
+use crate::ir::picker::{UNANSWERED, is_pool};
 use crate::ir::{
     BackendId, Choice, FailureMode, ObjectRef, RouteKind, Transport, UpstreamProtocol,
 };
 use crate::status::{Condition, ConditionStatus};
 
 use super::super::reason::{ConditionType, Fault, Reason, judge};
-use super::picker::{Appointed, Server, is_pool, unverified};
+use super::picker::{Appointed, Server, unverified};
 use super::port::{BackendUse, own_use};
 use super::registry::unusable;
 use super::{Backends, EnabledKind, sources};

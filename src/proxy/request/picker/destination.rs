@@ -2,12 +2,9 @@
 
 use std::net::SocketAddr;
 
-use http::HeaderMap;
-
 use super::headers;
 use super::message::{HeaderMutation, Metadata, Struct, Value};
-use crate::ir::picker::{DESTINATION, is_of_picker};
-use crate::ir::protected_headers::remove;
+use crate::ir::picker::DESTINATION;
 
 /// The field of metadata with the endpoint that responded.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
@@ -15,11 +12,6 @@ const SERVED: &str = "x-gateway-destination-endpoint-served";
 const NAMESPACE: &str = "envoy.lb";
 /// Maximum number of endpoints of one choice.
 const MAX_ENDPOINTS: usize = 8;
-
-/// Removes the headers with which only a picker says which endpoint a request gets.
-pub(super) fn remove_claims(headers: &mut HeaderMap) {
-    remove(headers, |name| is_of_picker(name.as_str()));
-}
 
 /// Returns the endpoints of a choice, in order: those of the header as backends get it, or else those of the metadata. An entry
 /// that is no address is skipped. A header without an entry says nothing.
@@ -64,7 +56,6 @@ pub(super) fn metadata(list: &str) -> Struct {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http::{HeaderName, HeaderValue};
 
     use super::super::message::{Header, HeaderOption};
     use super::*;
@@ -122,30 +113,6 @@ mod tests {
         }
         assert!(chosen(&changes("pod:80"), &other).is_empty());
         assert!(chosen(&none, &Struct::default()).is_empty());
-    }
-
-    #[test]
-    fn claims_of_clients_are_removed_in_any_spelling() {
-        let names = [
-            "x-gateway-destination-endpoint",
-            "x-gateway-destination-endpoint-subset",
-            "x_gateway_destination_endpoint",
-            "x.gateway.destination.endpoint",
-            "x-gateway-destination_endpoint-served",
-            "x-gateway-destination",
-            "x-gateway-destination-endpoin",
-        ];
-        let mut headers = HeaderMap::new();
-        for name in names {
-            headers.append(HeaderName::from_static(name), HeaderValue::from_static("1"));
-        }
-        remove_claims(&mut headers);
-        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        left.sort_unstable();
-        assert_eq!(
-            left,
-            ["x-gateway-destination", "x-gateway-destination-endpoin"]
-        );
     }
 
     #[test]
