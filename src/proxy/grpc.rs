@@ -44,7 +44,18 @@ impl GrpcStatus {
 
     /// Inserts the status and a message.
     pub(super) fn insert_into(self, headers: &mut HeaderMap, message: &str) {
-        headers.insert(GRPC_STATUS, HeaderValue::from(self as u16));
+        CallStatus(self as u32).insert_into(headers, message);
+    }
+}
+
+/// The code of a status that another server has decided, as an extension of its response. Only calls get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallStatus(pub(super) u32);
+
+impl CallStatus {
+    /// Inserts the status and a message.
+    pub(super) fn insert_into(self, headers: &mut HeaderMap, message: &str) {
+        headers.insert(GRPC_STATUS, HeaderValue::from(self.0));
         headers.insert(GRPC_MESSAGE, encode(message));
     }
 }

@@ -14,12 +14,14 @@ use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::body::response_body::BodySource;
 use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
-use crate::proxy::grpc::GrpcStatus;
+use crate::proxy::grpc::{CallStatus, GrpcStatus};
 use crate::proxy::grpc_web;
 use crate::proxy::response::record::Record;
 
 /// Content type of responses to gRPC calls.
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// Maximum bytes of a body that become the message of a status, which is a header.
+const MAX_MESSAGE: usize = 1024;
 
 /// How an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +45,36 @@ impl ErrorFormat {
     }
 }
 
-/// Converts the response of a filter to a gRPC call: an error becomes a response of headers only.
-/// Returns the body.
-pub(in crate::proxy) fn as_grpc(head: &mut response::Parts, body: Bytes) -> Bytes {
-    if !head.status.is_client_error() && !head.status.is_server_error() {
-        return body;
+/// Converts the response of a filter or a picker to a request of this format, and returns the body. For a gRPC call, an error
+/// becomes a response of headers only, and for every call one that has a status of its own becomes that status.
+pub(in crate::proxy) fn for_format(
+    format: ErrorFormat,
+    head: &mut response::Parts,
+    body: Bytes,
+) -> Bytes {
+    let own = head.extensions.remove::<CallStatus>();
+    let is_error = head.status.is_client_error() || head.status.is_server_error();
+    let reason = head.status.canonical_reason().unwrap_or_default();
+    let mut status = HeaderMap::new();
+    match (format, own) {
+        (ErrorFormat::Grpc | ErrorFormat::GrpcWeb(_), Some(own)) => {
+            let text = String::from_utf8_lossy(&body[..body.len().min(MAX_MESSAGE)]);
+            own.insert_into(&mut status, if text.is_empty() { reason } else { &*text });
+        }
+        (ErrorFormat::Grpc, None) if is_error => {
+            GrpcStatus::from(head.status).insert_into(&mut status, reason);
+        }
+        (ErrorFormat::Text | ErrorFormat::Grpc | ErrorFormat::GrpcWeb(_), _) => return body,
     }
-    let message = head.status.canonical_reason().unwrap_or_default();
-    GrpcStatus::from(head.status).insert_into(&mut head.headers, message);
     head.headers.remove(CONTENT_LENGTH);
-    head.headers.insert(CONTENT_TYPE, GRPC);
     head.status = StatusCode::OK;
+    if let ErrorFormat::GrpcWeb(format) = format {
+        let content_type = grpc_web::own_content_type(format);
+        head.headers.insert(CONTENT_TYPE, content_type);
+        return grpc_web::encode_trailers(format, &status);
+    }
+    head.headers.insert(CONTENT_TYPE, GRPC);
+    head.headers.extend(status);
     Bytes::new()
 }
 

@@ -113,18 +113,16 @@ impl Exchange {
         self.response_phase.apply(headers);
     }
 
-    /// Applies response filters to the response of a filter. For gRPC calls, errors become
+    /// Applies response filters to the response of a filter or a picker. For gRPC calls, errors become
     /// headers-only responses with `grpc-status`.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
-        let (mut head, mut body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         if self.websocket.is_some() && head.status.is_success() {
             // A 2xx would tell the client that the tunnel is open.
             head.status = StatusCode::FORBIDDEN;
         }
         self.record.responded(head.status.as_u16());
-        if self.error_format() == ErrorFormat::Grpc {
-            body = error_response::as_grpc(&mut head, body);
-        }
+        let body = error_response::for_format(self.error_format(), &mut head, body);
         self.apply_response_phase(&mut head.headers);
         let has_body = !body.is_empty();
         let mut source = BodySource::Memory(body);

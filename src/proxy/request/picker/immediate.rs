@@ -3,8 +3,9 @@
 use http::{HeaderMap, Response, StatusCode};
 
 use super::headers;
-use super::message::{HeaderMutation, ImmediateResponse};
+use super::message::{GrpcStatus, HeaderMutation, ImmediateResponse};
 use crate::filter::LocalResponse;
+use crate::proxy::grpc::CallStatus;
 
 /// Returns the response for the client. A status that no response can have is an error of the picker. `None` if the headers are
 /// malformed or too large.
@@ -20,6 +21,9 @@ pub(super) fn response(immediate: ImmediateResponse) -> Option<LocalResponse> {
     let mut response = Response::new(immediate.body);
     *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = headers;
+    if let Some(GrpcStatus { status }) = immediate.grpc_status {
+        response.extensions_mut().insert(CallStatus(status));
+    }
     Some(Box::new(response))
 }
 
@@ -53,6 +57,7 @@ mod tests {
             status: Some(HttpStatus { code: 429 }),
             headers: changes.encode_to_vec().into(),
             body: Bytes::from_static(b"later"),
+            grpc_status: None,
         };
         let response = response(immediate).unwrap();
         assert_eq!(response.status(), 429);

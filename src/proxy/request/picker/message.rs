@@ -224,6 +224,16 @@ pub(super) struct ImmediateResponse {
     pub(super) headers: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) body: Bytes,
+    /// Of a call instead of the status.
+    #[prost(message, optional, tag = "4")]
+    pub(super) grpc_status: Option<GrpcStatus>,
+}
+
+/// `envoy.service.ext_proc.v3.GrpcStatus`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GrpcStatus {
+    #[prost(uint32, tag = "1")]
+    pub(super) status: u32,
 }
 
 /// `envoy.type.v3.HttpStatus`.
@@ -397,6 +407,7 @@ mod tests {
             panic!("{read:?}");
         };
         assert_eq!(immediate.status, Some(HttpStatus { code: 429 }));
+        assert_eq!(immediate.grpc_status, Some(GrpcStatus { status: 8 }));
         // An unknown oneof and a mode_override.
         assert_eq!(answer(b"\x5a\x00\x4a\x02\x08\x01"), None);
     }
