@@ -51,8 +51,8 @@ pub(super) struct Picking {
     /// How it changes the head of the request.
     changes: HeaderMutation,
     has_body: bool,
-    /// Whether it is a gRPC call, which servers process from its first message on.
-    is_call: bool,
+    /// Whether it may be processed twice (RFC 9110, 9.2.2). No gRPC call may.
+    is_idempotent: bool,
 }
 
 /// What follows when an attempt has ended.
@@ -202,7 +202,7 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         session: Some(session),
         changes,
         has_body,
-        is_call: exchange.is_grpc(),
+        is_idempotent: exchange.parts.method.is_idempotent(),
     });
     Ok(match first {
         Some(first) => Asked::Go(picking, first),
@@ -247,7 +247,7 @@ impl Picking {
             session: None,
             changes: HeaderMutation::default(),
             has_body: false,
-            is_call: false,
+            is_idempotent: false,
         }
     }
 
@@ -305,8 +305,8 @@ impl Picking {
         if error != Some(SendError::RequestBody) {
             return Ok(Attempted::Done(done));
         }
-        // The picker has not returned the whole body.
-        let may_have_effect = self.is_call && session.has_returned();
+        // The picker has not returned the whole body, and a server may have begun with a part.
+        let may_have_effect = !self.is_idempotent && session.has_returned();
         let original = match session.fails_open() && !may_have_effect {
             true => session.take_original(),
             false => None,

@@ -42,12 +42,12 @@ fn expected(phase: Phase, act: Act, fails_open: bool) -> Vec<Outcome> {
         (Act::Immediate, _) => refused(429),
         // The rest of the original cannot follow what was returned.
         (_, Phase::ResponsePartReturned) => broken(),
-        // It has not chosen, or the rest of the original cannot follow.
-        (Act::Close, Phase::RequestHead | Phase::RequestEnd | Phase::PartReturned)
-            if !fails_open =>
-        {
-            refused(503)
-        }
+        // A reset may take the part with it.
+        (Act::Reset, Phase::PartReturned) if fails_open => [whole(), refused(503)].concat(),
+        // The model server may have begun with the part.
+        (_, Phase::PartReturned) => refused(503),
+        // It has not chosen.
+        (Act::Close, Phase::RequestHead | Phase::RequestEnd) if !fails_open => refused(503),
         (Act::Close, _) => whole(),
         _ if fails_open => whole(),
         (_, Phase::ResponseHeadAnswered | Phase::ResponseEnd) => broken(),
@@ -143,10 +143,51 @@ async fn picker_is_the_cause_if_a_request_breaks_off_after_its_response_has_begu
 }
 
 #[tokio::test]
-async fn call_of_which_a_part_was_returned_is_not_sent_again() {
+async fn call_gets_the_status_that_the_picker_has_for_calls() {
+    // immediate_response { status { code: 429 } body: "full" grpc_status { status: 9 } }
+    const REFUSAL: &[u8] = b"\0\0\0\0\x11\x3a\x0f\x0a\x03\x08\xad\x03\x1a\x04full\x22\x02\x08\x09";
+    let server = model("a").await;
+    let script = Script::choosing(&server.address.to_string());
+    let picker = Picker::start(script.clone()).await;
+    let scene = serve(&picker, &[server.address]);
+    let mut client = Client::http2(scene.at(80)).await;
+    for side in [Side::Request, Side::Response] {
+        let steps = match side {
+            Side::Request => vec![Step::ReadHead(side), Step::Raw(REFUSAL)],
+            Side::Response => vec![
+                Step::Pass(Side::Request),
+                Step::ReadHead(side),
+                Step::Raw(REFUSAL),
+            ],
+        };
+        picker.follow(script.clone().with_steps(&steps));
+        let mut answers = Vec::new();
+        for content in ["text/plain", "application/grpc", "application/grpc-web"] {
+            let request = client.request(Method::POST, "a.com", "/h2c/close");
+            let request = request.header("content-type", content);
+            let request = request.body(full(BODY)).expect("a request");
+            answers.push(client.fetch(request).await);
+        }
+        let [text, call, web] = &answers[..] else {
+            panic!("three answers");
+        };
+        assert_eq!((text.status, text.text()), (429, "full"), "{side:?}");
+        assert_eq!(text.header("grpc-status"), "");
+        assert_eq!((call.status, call.text()), (200, ""), "{side:?}");
+        assert_eq!(call.header("grpc-status"), "9");
+        assert_eq!(call.header("grpc-message"), "full");
+        assert_eq!(call.header("content-type"), "application/grpc");
+        assert_eq!(web.status, 200, "{side:?}");
+        let trailers = String::from_utf8_lossy(&web.body);
+        assert!(trailers.contains("grpc-status: 9\r\n"), "{trailers}");
+    }
+}
+
+#[tokio::test]
+async fn request_of_which_a_part_was_returned_is_sent_again_only_if_it_is_idempotent() {
     let server = model("a").await;
     let list = server.address.to_string();
-    // The part may be a message, and with it the whole call.
+    // The part may be a message, and with it a whole call.
     let script = Script::choosing(&list).with_steps(&[
         Step::Read(Side::Request),
         Step::Answer(Side::Request),
@@ -163,6 +204,18 @@ async fn call_of_which_a_part_was_returned_is_not_sent_again() {
     let status = response.header("grpc-status");
     assert_eq!((response.status, status), (200, "14"));
     assert!(server.requests() <= 1);
+    for (prefix, _) in PROTOCOLS {
+        let path = format!("{prefix}/open");
+        for (method, status) in [(Method::POST, 503), (Method::PUT, 200)] {
+            for mut client in clients(&scene).await {
+                let request = client.request(method.clone(), "a.com", &path);
+                let request = request.body(full(BODY)).expect("a request");
+                let response = client.fetch(request).await;
+                assert_eq!(response.status, status, "{method} {path}");
+                assert!(status != 200 || response.text() == BODY);
+            }
+        }
+    }
 }
 
 #[tokio::test]

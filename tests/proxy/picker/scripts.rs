@@ -303,6 +303,7 @@ const ROWS: &[Row] = &[
             stop: Some((Phase::RequestEnd, Fail)),
             ..it
         },
+        open: Status(503),
         ..WRONG
     },
     Row {
