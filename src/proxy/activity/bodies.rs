@@ -63,6 +63,13 @@ impl Activity {
         });
     }
 
+    /// Records that the backend has sent a part of the response of which nothing may be ready for the client yet.
+    pub(crate) fn on_backend(&self) {
+        if self.phase.get() == Phase::Backend {
+            self.restart();
+        }
+    }
+
     /// Records that the client's side asks for more of the response.
     pub(crate) fn on_response_awaited(&self) {
         if self.multiplexed && self.phase.get() == Phase::Write {

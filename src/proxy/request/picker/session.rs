@@ -208,8 +208,9 @@ impl Session {
         self.protocol.response_head(head, has_body, Some(served));
     }
 
-    /// Sends a part of the response.
+    /// Sends a part of the response. The time of the backend begins anew, however long the picker keeps the part.
     pub(super) fn response_data(&mut self, data: Bytes, ends: bool) {
+        self.activity.on_backend();
         self.protocol.data(Side::Response, data, ends);
         self.send();
     }

@@ -256,6 +256,29 @@ async fn time_of_the_backend_begins_once_the_picker_owes_nothing() {
     assert_eq!(due(), Poll::Ready(Phase::Backend));
 }
 
+/// Pickers keep a response that is no stream until its end.
+#[tokio::test(start_paused = true)]
+async fn time_of_the_backend_begins_with_each_part_that_the_picker_keeps() {
+    let idle = Limits::default().stream_idle_timeout.as_millis() as u64;
+    let clock = Clock::new();
+    let activity = activity(&clock);
+    let request = (HeaderList::default(), RequestBody::Empty);
+    let client = (&share(), &activity);
+    let mut session = Session::new(silent(), request, client, false, PickerTimeouts::default());
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    begin_response(&mut session);
+    session.protocol.answer(answer(Answer::ResponseHeaders));
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    let due = || activity.poll_due(&mut Context::from_waker(Waker::noop()));
+    for part in 1..4 {
+        clock.advance(part * idle - 1);
+        session.response_data(Bytes::from_static(b"a"), false);
+        assert_eq!(due(), Poll::Pending, "part {part}");
+    }
+    clock.advance(5 * idle);
+    assert_eq!(due(), Poll::Ready(Phase::Backend));
+}
+
 /// A part of a body that the picker returns.
 fn returned(answer: impl FnOnce(CommonAnswer) -> Answer, length: usize) -> ProcessingResponse {
     let body = message::Body::Streamed(HttpBody {
