@@ -6,12 +6,14 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::server::{Picker, Script};
 use super::{H2C, Outcome, clients, model, objects, pool, post, rule, serve};
 use crate::client::{Client, connect, read_until, whole, write_text};
 use crate::harness::TEST_TIMEOUT;
+use crate::harness::h2 as peer;
 use crate::origin::{Origin, full, stream};
 use crate::scene::Scene;
 
@@ -207,6 +209,56 @@ async fn long_response_may_begin_before_a_long_request_has_ended() {
     assert_eq!(response.status, 200);
     assert_eq!(response.body.len(), PARTS * 62_000 + length.len());
     assert!(response.text().ends_with(&length));
+}
+
+#[tokio::test]
+async fn client_may_send_before_it_reads() {
+    /// Window of a client for the first stream (RFC 9113, 6.9.2).
+    const WINDOW: usize = 65_535;
+    /// More than the windows and buffers between client and model server hold.
+    const LENGTH: usize = 4 * MIB;
+    let server = peer::Origin::start(|request, mut respond| {
+        Box::pin(async move {
+            let response = respond.send_response(Response::new(()), false);
+            let mut stream = response.expect("open");
+            let beginning = Bytes::from(vec![b'a'; WINDOW + 1]);
+            let sent = peer::write(&mut stream, beginning, false).await;
+            sent.expect("taken");
+            let received = peer::read(request.into_body()).await;
+            let length = received.bytes.len().to_string();
+            let sent = peer::write(&mut stream, length.into(), true).await;
+            sent.expect("taken");
+        })
+    });
+    let picker = Picker::start(Script {
+        is_duplex: true,
+        ..Script::choosing(&server.address.to_string())
+    })
+    .await;
+    let scene = serve(&picker, &[server.address]);
+    let address = scene.at(80);
+    let exchange = async {
+        let (sender, _ended) = peer::connect(address).await;
+        let mut sender = sender.ready().await.expect("a connection");
+        let request = http::Request::post("http://a.com/h2c/close").body(());
+        let sent = sender.send_request(request.expect("a request"), false);
+        let (response, mut stream) = sent.expect("sent");
+        let mut body = response.await.expect("a response").into_body();
+        // Nothing more of the response can be sent to the client.
+        let mut unread = 0;
+        while unread < WINDOW {
+            unread += body.data().await.expect("data").expect("no error").len();
+        }
+        let sent = peer::write(&mut stream, Bytes::from(vec![b'b'; LENGTH]), true).await;
+        sent.expect("taken");
+        let released = body.flow_control().release_capacity(unread);
+        released.expect("an open stream");
+        peer::read(body).await
+    };
+    let tasks = LocalSet::new();
+    let received = timeout(TEST_TIMEOUT, tasks.run_until(exchange)).await;
+    let received = received.expect("an end in time");
+    assert_eq!(received.bytes, format!("a{LENGTH}").as_bytes());
 }
 
 #[tokio::test]
