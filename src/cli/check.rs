@@ -160,6 +160,7 @@ fn of_valid(
     let Translation { ir, report, .. } = translation;
     let mut found = warnings::of(snapshot, ir, now);
     found.extend(warnings::of_policy_servers(snapshot, ir));
+    found.extend(warnings::of_pickers(snapshot, ir));
     found.extend(status::warnings::of_ports(&ir.ports));
     found.extend(status::warnings::of_policies(&report.policies));
     if mode == Mode::Standalone {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::check::check_says;
 use crate::explain::{Explained, Served};
 use crate::ports::free_ports;
 
@@ -124,6 +125,19 @@ fn endpoints_are_those_that_the_proxy_may_select() {
         assert_eq!(explained.outcome()["status"], Value::Null);
         explained.has("backends", "only by the picker");
     }
+}
+
+#[test]
+fn check_names_pickers_without_endpoints_and_pools_without_ready_pods() {
+    let objects = BACKENDS.replace("PORT", "80");
+    let objects = objects.replace("endpoints: [{addresses: [10.0.1.1]}]", "endpoints: []");
+    let parts = [
+        "InferencePool default/unready: spec.endpointPickerRef: Service default/epp:9002 has no ready endpoint (none is ready): \
+         requests get 503 (FailClose)",
+        "HTTPRoute default/shop: spec.rules[1]: InferencePool default/unready:8000 has no ready endpoint (no pod is ready): \
+         requests get status 503 unless the endpoint picker chooses a pod that is not ready",
+    ];
+    check_says(&[], &objects, 1, &parts);
 }
 
 #[test]

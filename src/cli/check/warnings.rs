@@ -54,6 +54,19 @@ pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Findin
     found.collect()
 }
 
+/// Returns the findings about endpoint pickers that have no endpoint.
+pub(super) fn of_pickers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Finding> {
+    let found = ir.backends.iter().filter_map(|pool| {
+        let picker = pool.choice.picker()?;
+        let id = picker.server.backend()?;
+        let server = ir.backend(id).map(AsRef::as_ref);
+        let named = (&pool.id.object, "spec.endpointPickerRef");
+        let found = without_endpoints(snapshot, id, server, named)?;
+        Some(found.with_effect(picker.failure_mode.effect()))
+    });
+    found.collect()
+}
+
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<Finding> {
     let field = format!("spec.rules[{}]", rule.id.index);
     let unavailable = match rule.is_of_grpc() {
@@ -66,7 +79,7 @@ fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<Finding> {
         Action::Forward(shares) => shares,
     };
     let used = || shares.iter().filter(|share| share.weight > 0);
-    let of_shares = used().map(|share| (&share.target, unavailable));
+    let of_shares = used().map(|share| (&share.target, unavailable, true));
     let filters = rule
         .filters
         .iter()
@@ -77,17 +90,23 @@ fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<Finding> {
             Filter::Mirror(_) => "no copy is sent",
             _ => return None,
         };
-        Some((filter.target()?, outcome))
+        Some((filter.target()?, outcome, false))
     });
     of_shares
         .chain(of_filters)
-        .filter_map(|(target, outcome)| {
+        .filter_map(|(target, outcome, asks_picker)| {
             let BackendTarget::Backend(id) = target else {
                 return None;
             };
             let backend = ir.backend(id).map(AsRef::as_ref);
             let found = without_endpoints(snapshot, id, backend, (&rule.id.route, &field))?;
-            Some(found.with_effect(outcome))
+            let may_pick = asks_picker && backend.is_some_and(has_unready);
+            Some(match may_pick {
+                true => found.with_effect(format!(
+                    "{outcome} unless the endpoint picker chooses a pod that is not ready"
+                )),
+                false => found.with_effect(outcome),
+            })
         })
         .collect()
 }
@@ -104,10 +123,18 @@ fn without_endpoints(
     if endpoints.hostname().is_some() || !endpoints.addresses().is_empty() {
         return None;
     }
-    let (severity, why) = why_empty(snapshot, id)?;
+    let (severity, why) = match has_unready(backend?) {
+        true => (Severity::Warning, "no pod is ready".to_owned()),
+        false => why_empty(snapshot, id)?,
+    };
     let (backend, port) = (&id.object, id.port);
     let cause = format!("{field}: {backend}:{port} has no ready endpoint ({why})");
     Some(Finding::of_object(Kind::Backend, object, cause).of_severity(severity))
+}
+
+/// Reports whether a backend has endpoints that only an endpoint picker may choose.
+fn has_unready(backend: &Backend) -> bool {
+    !backend.endpoints.unready().is_empty()
 }
 
 /// Returns why a backend has no endpoint, and how bad that is.
