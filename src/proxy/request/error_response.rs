@@ -59,7 +59,8 @@ pub(in crate::proxy) fn for_format(
     match (format, own) {
         (ErrorFormat::Grpc | ErrorFormat::GrpcWeb(_), Some(own)) => {
             let text = String::from_utf8_lossy(&body[..body.len().min(MAX_MESSAGE)]);
-            own.insert_into(&mut status, if text.is_empty() { reason } else { &*text });
+            let message: &str = if text.is_empty() { reason } else { &text };
+            own.insert_into(&mut status, message);
         }
         (ErrorFormat::Grpc, None) if is_error => {
             GrpcStatus::from(head.status).insert_into(&mut status, reason);
