@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::header::ACCEPT;
-use http::{HeaderMap, Method, Request, StatusCode, request};
+use http::header::{ACCEPT, ALLOW};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, request};
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -223,10 +223,17 @@ fn refusal(request: &request::Parts, access: Access) -> Option<Reply> {
     let path = request.uri.path();
     let is_write = request.method == Method::PUT && path == LOG_LEVEL;
     if !is_write && !matches!(request.method, Method::GET | Method::HEAD) {
-        return Some(text(
+        let mut refusal = text(
             StatusCode::METHOD_NOT_ALLOWED,
             "only GET and HEAD are allowed, and PUT of /api/v1/log-level\n",
-        ));
+        );
+        let allowed = match path {
+            LOG_LEVEL => "GET, HEAD, PUT",
+            _ => "GET, HEAD",
+        };
+        let headers = refusal.headers_mut();
+        headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        return Some(refusal);
     }
     let refusal = match access {
         _ if !is_local(path) => return None,

@@ -66,10 +66,13 @@ async fn loopback_clients_get_every_page() {
     let (_, text) = page("/api/v1/status").await;
     assert!(text.contains("\"loadedAt\":null"), "{text}");
     assert_eq!(page("/nothing").await.0, 404);
-    let request = Request::post("/config").body(()).unwrap();
-    let (request, ()) = request.into_parts();
-    let response = handle(&request, Access::Local, &state, &shutdown).await;
-    assert_eq!(response.status(), 405);
+    for (path, allowed) in [("/config", "GET, HEAD"), (LOG_LEVEL, "GET, HEAD, PUT")] {
+        let request = Request::post(path).body(()).unwrap();
+        let (request, ()) = request.into_parts();
+        let response = handle(&request, Access::Local, &state, &shutdown).await;
+        assert_eq!(response.status(), 405);
+        assert_eq!(response.headers()["allow"], allowed, "{path}");
+    }
 }
 
 /// Documents are made one at a time by another thread, on which probes do not depend.

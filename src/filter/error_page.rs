@@ -135,7 +135,8 @@ fn vary_by_language(headers: &mut HeaderMap) {
     add_vary(headers, &ACCEPT_LANGUAGE, value);
 }
 
-fn remove_content(headers: &mut HeaderMap) {
+/// Removes the headers that describe the content of a response, except for its type.
+pub fn remove_content(headers: &mut HeaderMap) {
     for name in OF_CONTENT.iter().chain(&DIGESTS) {
         headers.remove(name);
     }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{Either, Full};
@@ -201,7 +201,10 @@ type ResponseBody = Either<Full<Bytes>, Lines>;
 
 async fn respond(request: Request<Incoming>, client: &Arc<Client>) -> Response<ResponseBody> {
     if request.method() != Method::POST {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST");
+        let mut refusal = refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST");
+        let headers = refusal.headers_mut();
+        headers.insert(ALLOW, HeaderValue::from_static("POST"));
+        return refusal;
     }
     let Some(gateway) = gateway_of(request.uri().path()) else {
         return refuse(StatusCode::NOT_FOUND, "path not found");

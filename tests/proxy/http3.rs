@@ -75,6 +75,8 @@ async fn requests_reach_backends_as_over_other_versions() {
     assert_eq!(with_port.status, 200);
     let refused = client.ask("TRACE", "a.com", "/", &[]).await;
     assert_eq!(refused.status, 405);
+    let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+    assert_eq!(refused.header("allow"), allowed);
 }
 
 #[tokio::test]

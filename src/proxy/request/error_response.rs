@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, response};
 
 use super::wanted_page::WantedPage;
-use crate::filter::{ResponsePhase, change_response};
+use crate::filter::{ResponsePhase, change_response, error_page};
 use crate::ir::error_page::Responder;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::route_defaults::RouteDefaults;
@@ -22,6 +22,10 @@ use crate::proxy::response::record::Record;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Maximum bytes of a body that become the message of a status, which is a header.
 const MAX_MESSAGE: usize = 1024;
+
+/// The methods of HTTP that are served. RFC 9110, 15.5.6 demands them beside 405.
+const ALLOWED: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
 /// How an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +49,8 @@ impl ErrorFormat {
     }
 }
 
-/// Converts the response of a filter or a picker to a request of this format, and returns the body. For a gRPC call, an error
-/// becomes a response of headers only, and for every call one that has a status of its own becomes that status.
+/// Converts the response of a filter or a picker to a request of this format, and returns the body. For a gRPC or gRPC-Web
+/// call, an error becomes a response without a message, and one that has a status of its own becomes that status.
 pub(in crate::proxy) fn for_format(
     format: ErrorFormat,
     head: &mut response::Parts,
@@ -62,12 +66,12 @@ pub(in crate::proxy) fn for_format(
             let message: &str = if text.is_empty() { reason } else { &text };
             own.insert_into(&mut status, message);
         }
-        (ErrorFormat::Grpc, None) if is_error => {
+        (ErrorFormat::Grpc | ErrorFormat::GrpcWeb(_), None) if is_error => {
             GrpcStatus::from(head.status).insert_into(&mut status, reason);
         }
         (ErrorFormat::Text | ErrorFormat::Grpc | ErrorFormat::GrpcWeb(_), _) => return body,
     }
-    head.headers.remove(CONTENT_LENGTH);
+    error_page::remove_content(&mut head.headers);
     head.status = StatusCode::OK;
     if let ErrorFormat::GrpcWeb(format) = format {
         let content_type = grpc_web::own_content_type(format);
@@ -198,6 +202,9 @@ impl ErrorResponse {
             change_response(changes, headers);
         }
         headers.insert(CONTENT_TYPE, content_type);
+        if error == Error::MethodNotAllowed && format == ErrorFormat::Text {
+            headers.insert(ALLOW, ALLOWED);
+        }
         if error.closes() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
