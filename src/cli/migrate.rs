@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use super::objects::{STANDARD_INPUT, is_pipe, pipe_text, standard_input};
 use super::output::UNREACHABLE;
+use super::visible;
 use crate::migrate::{Migration, Name, Settings, migrate};
 use crate::provider::Problem;
 use crate::provider::file::written::{self, WrittenObjects};
@@ -68,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (objects, mut problems) = match read(&args.input) {
         Ok(found) => found,
         Err(error) => {
-            log::write_line(&format!("portcullis: {error:#}"));
+            say(&format!("portcullis: {error:#}"));
             return Ok(ExitCode::from(UNREACHABLE));
         }
     };
@@ -80,14 +81,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let migration = match migration {
         Ok(migration) => {
             for note in &problems {
-                log::write_line(&format!("{note}"));
+                say(&note.to_string());
             }
             migration
         }
         Err(found) => {
             problems.extend(found);
             for problem in problems {
-                log::write_line(&format!("{problem}"));
+                say(&problem.to_string());
             }
             return Ok(ExitCode::from(UNREACHABLE));
         }
@@ -97,6 +98,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     })
+}
+
+/// Writes lines on standard error, where a terminal may obey what Ingresses contain.
+fn say(text: &str) {
+    log::write_line(&visible::lines(text));
 }
 
 fn settings(args: &Args) -> Settings {
@@ -143,7 +149,7 @@ fn write(args: &Args, migration: &Migration) -> anyhow::Result<()> {
     }
     let report = &migration.report;
     match &args.report {
-        None => log::write_line(report.text().trim_end()),
+        None => say(report.text().trim_end()),
         Some(path) => {
             let is_page = path.extension().is_some_and(|it| it == "md");
             let text = if is_page {

@@ -18,6 +18,7 @@ use super::weights::Step;
 use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::{self, OutputFormat};
 use crate::cli::table::{Table, header, of_number};
+use crate::cli::visible;
 use crate::settings::NamespacedName;
 
 /// Time between tables.
@@ -157,7 +158,7 @@ impl Watching<'_> {
         if !scrape.failures.is_empty() {
             text.push_str(&format!("{time} {}", sources(scrape)));
         }
-        self.screen.print(&text)
+        self.screen.print(&visible::lines(&text))
     }
 
     /// Returns a row for each listed release, and for the other releases in status.
@@ -277,7 +278,7 @@ fn sources(scrape: &Scrape) -> String {
         let named: Vec<_> = failures
             .iter()
             .take(NAMED_FAILURES)
-            .map(String::as_str)
+            .map(|failure| visible::line(failure))
             .collect();
         text.push_str(&format!(
             ", {} failed: {}",
@@ -350,6 +351,9 @@ mod tests {
             ..Scrape::default()
         };
         assert_eq!(sources(&scrape), "metrics read from 2\n");
+        scrape.failures = vec!["a: \u{1b}[2J".to_owned()];
+        let escaped = "metrics read from 2, 1 failed: a: \\u001b[2J\n";
+        assert_eq!(sources(&scrape), escaped);
         scrape.failures = ["a: x", "b: x", "c: x", "d: x"].map(str::to_owned).to_vec();
         assert_eq!(
             sources(&scrape),
