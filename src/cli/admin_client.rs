@@ -201,7 +201,7 @@ pub(super) async fn request(
     let port = url.authority.port_u16().unwrap_or(PORT);
     let socket = TcpStream::connect((host, port))
         .await
-        .context("cannot connect")?;
+        .context("cannot connect to the address of --admin")?;
     send(socket, url.authority.as_str(), (method, path), token).await
 }
 

@@ -113,8 +113,8 @@ impl Exchange {
         self.response_phase.apply(headers);
     }
 
-    /// Applies response filters to the response of a filter or a picker. For gRPC calls, errors become
-    /// headers-only responses with `grpc-status`.
+    /// Applies response filters to the response of a filter or a picker. For gRPC and gRPC-Web calls, errors become responses
+    /// without a message.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
         let (mut head, body) = response.into_parts();
         if self.websocket.is_some() && head.status.is_success() {
