@@ -15,7 +15,9 @@ use crate::header_memory;
 const MAX: usize = 128 * 1024;
 /// The same for heads and trailers, while the peer takes what it gets, and while it does not.
 const MAX_HEADERS: usize = 256 * 1024;
-const MAX_UNREAD_HEADERS: usize = 64 * 1024;
+const MAX_UNREAD_HEADERS: usize = 32 * 1024;
+/// Unwritten bytes of heads above which requests go elsewhere while the peer takes none.
+const MAX_UNREAD_REQUESTS: usize = 64 * 1024;
 /// Unwritten bytes of heads and trailers up to which none is measured, and what one counts then: few are long, and most are
 /// written at once.
 const NOT_MEASURED: usize = 16 * 1024;
@@ -50,7 +52,7 @@ impl SendQueue {
 
     /// Reports whether heads of requests that the peer does not read leave room for another one.
     pub(crate) fn has_room_for_head(&self) -> bool {
-        !self.is_blocked.get() || self.headers.get() < MAX_UNREAD_HEADERS
+        !self.is_blocked.get() || self.headers.get() < MAX_UNREAD_REQUESTS
     }
 
     /// Becomes ready when there is room.
@@ -219,8 +221,10 @@ mod tests {
         assert!(!queue.has_room(), "the socket is full");
         queue.set_blocked(false);
         queue.on_driven();
+        // Not measured: h2 encodes it, and only then the socket is full.
+        queue.count_headers(&mut headers(LONG));
         queue.set_blocked(true);
-        assert_eq!(count(LONG), 2);
+        assert_eq!(count(LONG), 1);
     }
 
     #[test]
