@@ -11,6 +11,19 @@ pub fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
+/// Returns the memory of headers whose values have memory of their own ([`detach`]): that of the blocks that the allocator takes
+/// for long ones.
+pub fn allocated(headers: &HeaderMap) -> usize {
+    let rest = |value: &HeaderValue| block(value.len()) - value.len();
+    size(headers) + headers.values().map(rest).sum::<usize>()
+}
+
+/// Returns the size of the block for this many bytes. Of each power of two, the allocator has four sizes.
+fn block(bytes: usize) -> usize {
+    let step = bytes.next_power_of_two() / 8;
+    bytes.next_multiple_of(step.max(size_of::<usize>()))
+}
+
 /// Copies values, which otherwise keep the whole buffer allocated that they were read into.
 pub fn detach(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
@@ -27,6 +40,23 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+
+    #[test]
+    fn long_values_take_blocks_of_the_allocator() {
+        for (length, expected) in [
+            (0, 0),
+            (1, 8),
+            (8 * 1024, 8 * 1024),
+            (8 * 1024 + 1, 10 * 1024),
+            (15_000, 16 * 1024),
+            (60_000, 64 * 1024),
+        ] {
+            let value = HeaderValue::from_maybe_shared(Bytes::from(vec![b'x'; length])).unwrap();
+            let headers = HeaderMap::from_iter([(http::header::LINK, value)]);
+            let more = allocated(&headers) - size(&headers);
+            assert_eq!(length + more, expected);
+        }
+    }
 
     #[test]
     fn detached_values_are_equal_and_have_memory_of_their_own() {

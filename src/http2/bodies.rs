@@ -264,32 +264,36 @@ impl Bodies {
 
     /// Adds what is held, and whose it is.
     pub(super) fn add_holders(self: &Rc<Self>, holders: &mut Vec<Holder>) {
-        let owner =
-            |client: Option<IpAddr>| client.map_or(Owner::Connection(self.key), Owner::Client);
         let streams = self.streams.borrow();
         let collected = streams.iter().filter(|(_, it)| it.allocated() > 0);
         holders.extend(collected.map(|(key, it)| Holder {
             bodies: self.clone(),
-            owner: owner(it.client),
+            owner: self.owner(it.client),
             bytes: it.allocated(),
             since: it.read,
             what: Held::Collected(key),
         }));
         let waiting = self.waiting.all().into_iter();
-        holders.extend(waiting.map(|(since, bytes, client, key)| Holder {
+        holders.extend(waiting.map(|(since, bytes, client, what)| Holder {
             bodies: self.clone(),
-            owner: owner(client.or(self.client)),
+            owner: self.owner(client),
             bytes,
             since,
-            what: Held::Waiting(key),
+            what,
         }));
+    }
+
+    /// Returns whose memory it is what this client has caused, or else the peer of the connection.
+    pub(super) fn owner(&self, client: Option<IpAddr>) -> Owner {
+        let client = client.or(self.client);
+        client.map_or(Owner::Connection(self.key), Owner::Client)
     }
 
     /// Frees what is held, and fails its stream.
     pub(super) fn drop_held(&self, held: Held) {
         match held {
             Held::Collected(key) => self.fail(key, BodyError::TooSlow),
-            Held::Waiting(key) => self.waiting.fail(key),
+            Held::Waiting(key) | Held::Response(key) => self.waiting.fail(key),
         }
     }
 

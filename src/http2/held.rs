@@ -80,6 +80,8 @@ pub(super) enum Held {
     Collected(usize),
     /// What a task keeps while it waits.
     Waiting(usize),
+    /// A response that a task keeps before it begins.
+    Response(usize),
 }
 
 /// Whose memory it is.
@@ -100,7 +102,7 @@ pub(crate) fn divide(workers: usize) {
 }
 
 /// Returns the maximum bytes of the worker.
-fn max() -> usize {
+pub(super) fn max() -> usize {
     MAX.get()
 }
 
@@ -182,9 +184,14 @@ pub(super) fn enforce() {
     if total() <= max() {
         return;
     }
+    fail(by_size().iter(), || total() <= after());
+}
+
+/// Fails streams in this order until that is enough.
+pub(super) fn fail<'a>(holders: impl Iterator<Item = &'a Holder>, is_enough: impl Fn() -> bool) {
     let mut failed = 0;
-    for holder in by_size() {
-        if total() <= after() {
+    for holder in holders {
+        if is_enough() {
             break;
         }
         holder.bodies.drop_held(holder.what);
@@ -197,7 +204,7 @@ pub(super) fn enforce() {
 }
 
 /// Returns what is held, in the order in which it has to go.
-fn by_size() -> Vec<Holder> {
+pub(super) fn by_size() -> Vec<Holder> {
     let connections: Vec<Rc<Bodies>> = CONNECTIONS.with_borrow(|connections| {
         let alive = connections.iter().filter_map(|(_, it)| it.upgrade());
         alive.collect()

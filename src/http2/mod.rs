@@ -14,6 +14,7 @@ mod send_window;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unsent_heads;
 mod waiting;
 mod wire;
 

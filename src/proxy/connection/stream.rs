@@ -163,7 +163,8 @@ impl Stream {
         let bodies = &self.connection.bodies;
         self.activity.on_response();
         header_memory::detach(response.headers_mut());
-        let size = header_memory::size(response.headers()) + response.body_mut().compact();
+        let head = header_memory::allocated(response.headers());
+        let body = response.body_mut().compact();
         let mut unsent = None;
         let has_room = poll_fn(|cx| {
             if bodies.send_queue().poll_room(cx).is_ready() {
@@ -172,7 +173,8 @@ impl Stream {
             if self.reset_malformed() {
                 return Poll::Ready(false);
             }
-            let unsent = unsent.get_or_insert_with(|| Waiting::new(bodies, size, cx));
+            let count = || Waiting::for_response(bodies, (head, body), cx);
+            let unsent = unsent.get_or_insert_with(count);
             self.poll_end(cx, Some(&*unsent)).map(|()| false)
         })
         .await;

@@ -85,6 +85,11 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     ("http2/hpack.rs", "entries", Row("state of HPACK")),
     (
+        "http2/unsent_heads.rs",
+        "HEADS",
+        Row("bodies and trailers of HTTP/2"),
+    ),
+    (
         "http2/waiting.rs",
         "parts",
         Row("bodies and trailers of HTTP/2"),

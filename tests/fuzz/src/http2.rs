@@ -19,6 +19,8 @@ mod send_queue;
 mod send_window;
 #[path = "../../../src/http2/stream.rs"]
 mod stream;
+#[path = "../../../src/http2/unsent_heads.rs"]
+mod unsent_heads;
 #[path = "../../../src/http2/waiting.rs"]
 mod waiting;
 #[path = "../../../src/http2/wire.rs"]
