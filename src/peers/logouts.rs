@@ -15,7 +15,7 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_rustls::server::TlsStream;
 
 use super::connection::{read, write};
@@ -25,6 +25,8 @@ use crate::runtime::backoff::Backoff;
 use crate::runtime::monotonic;
 use crate::table::{Logout, Logouts, Pod, Table, View};
 
+/// How long a pod that is no longer ready gets tokens: it may drain, and serves requests of its clients meanwhile.
+const LEAVING: Duration = Duration::from_secs(300);
 /// Maximum time of a token or an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Delays until what a pod has not heard is sent again.
@@ -43,9 +45,11 @@ pub(super) struct Couriers {
     all: Vec<Courier>,
 }
 
-/// Sends tokens to another pod while it is ready. Ends when dropped.
+/// Sends tokens to another pod. Ends when dropped.
 struct Courier {
     pod: Arc<Pod>,
+    /// Since when the pod is not ready.
+    left: Option<Instant>,
     task: JoinHandle<()>,
 }
 
@@ -67,24 +71,32 @@ impl Couriers {
         }
     }
 
-    /// Sends to the pods of a view, and no longer to those that have left. Those that are new get all tokens of the last minutes.
-    pub(super) fn follow(&mut self, view: &View) {
-        let others: Vec<_> = view.others().map(|(_, pod)| pod).collect();
-        self.all
-            .retain(|it| others.iter().any(|pod| Arc::ptr_eq(pod, &it.pod)));
-        for pod in others {
+    /// Sends to the pods of a view, and for some minutes to those that have left: a pod that drains serves sessions, too. Those
+    /// that are new get all tokens of the last minutes.
+    pub(super) fn follow(&mut self, view: &View, now: Instant) {
+        let ready: Vec<_> = view.others().map(|(_, pod)| pod).collect();
+        for courier in &mut self.all {
+            let is_ready = ready.iter().any(|pod| Arc::ptr_eq(pod, &courier.pod));
+            let left = courier.left.unwrap_or(now);
+            courier.left = (!is_ready).then_some(left);
+        }
+        let is_replaced = |it: &Courier| ready.iter().any(|pod| replaces(pod, &it.pod));
+        self.all.retain(|it| it.left.is_none() || !is_replaced(it));
+        for pod in ready {
             if !self.all.iter().any(|it| Arc::ptr_eq(pod, &it.pod)) {
                 let address = SocketAddr::new(pod.address, self.port);
                 let (client, logouts) = (self.client.clone(), self.logouts.clone());
                 let task = spawn_local(run(address, client, logouts, self.last.subscribe()));
-                let pod = pod.clone();
-                self.all.push(Courier { pod, task });
+                let (pod, left) = (pod.clone(), None);
+                self.all.push(Courier { pod, left, task });
             }
         }
     }
 
-    /// Notices tokens that were added.
-    pub(super) fn notice(&self) {
+    /// Notices tokens that were added, and pods that have left for long.
+    pub(super) fn notice(&mut self, now: Instant) {
+        let stays = |it: &Courier| it.left.is_none_or(|left| now < left + LEAVING);
+        self.all.retain(stays);
         let last = self.logouts.last();
         self.last.send_if_modified(|known| {
             let is_new = *known != last;
@@ -92,6 +104,11 @@ impl Couriers {
             is_new
         });
     }
+}
+
+/// Reports whether a pod takes the place of one that has left.
+fn replaces(pod: &Pod, left: &Pod) -> bool {
+    pod.name == left.name || pod.address == left.address
 }
 
 async fn run(
@@ -184,5 +201,58 @@ pub(super) async fn hear(
         if answered.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::peers::identity::Identity;
+    use crate::table::Group;
+
+    /// Names and last bytes of addresses.
+    fn list(group: &Group, pods: &[(&str, u8)]) {
+        let address = |last: u8| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+        let pods = pods.iter().map(|(name, last)| (*name, address(*last)));
+        group.set_pods("a", pods);
+    }
+
+    fn names(couriers: &Couriers) -> Vec<&str> {
+        couriers.all.iter().map(|it| &*it.pod.name).collect()
+    }
+
+    #[tokio::test]
+    async fn pods_that_have_left_get_tokens_for_some_minutes() {
+        let (group, logouts) = (Group::default(), Arc::<Logouts>::default());
+        let identity = Identity::from_secret("a").unwrap();
+        let mut couriers = Couriers::new(1, &identity.logouts, &logouts);
+        let tasks = LocalSet::new();
+        let test = async {
+            let begun = Instant::now();
+            list(&group, &[("a", 1), ("b", 2), ("c", 3)]);
+            couriers.follow(&group.view(), begun);
+            list(&group, &[("a", 1), ("c", 3)]);
+            couriers.follow(&group.view(), begun);
+            couriers.notice(begun + LEAVING - Duration::from_millis(1));
+            assert_eq!(names(&couriers), ["b", "c"]);
+            let later = begun + LEAVING;
+            couriers.notice(later);
+            assert_eq!(names(&couriers), ["c"]);
+            // One that is ready again, and one whose address is that of another pod.
+            list(&group, &[("a", 1)]);
+            couriers.follow(&group.view(), later);
+            list(&group, &[("a", 1), ("c", 3)]);
+            couriers.follow(&group.view(), later);
+            couriers.notice(later + LEAVING);
+            assert_eq!(names(&couriers), ["c"]);
+            list(&group, &[("a", 1), ("d", 3)]);
+            couriers.follow(&group.view(), later);
+            assert_eq!(names(&couriers), ["d"]);
+        };
+        tasks.run_until(test).await;
     }
 }

@@ -218,7 +218,7 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
             index.replace(LimitIndex::new(&limiters, &view));
             connect_to_pods(&mut links, &view, asked, identity);
             places = by_index(&links, &view);
-            couriers.follow(&view);
+            couriers.follow(&view, Instant::now());
             connected = Some((generation, view.clone()));
         }
         let now = monotonic::nanos();
@@ -232,7 +232,7 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
                     link.is_some_and(|link| links[link].add(wish))
                 });
         links.iter().for_each(Link::send);
-        couriers.notice();
+        couriers.notice(Instant::now());
         if lacks {
             active = Instant::now() + ACTIVE;
         }

@@ -264,7 +264,7 @@ async fn until_ended(browser: &mut Browser) {
     timeout(TEST_TIMEOUT, ended).await.expect("in time");
 }
 
-/// The provider asks one pod. The others hear of it, also those that were away.
+/// The provider asks one pod. The others hear of it, also those that were away, and those that drain.
 #[tokio::test]
 async fn all_pods_of_a_gateway_end_sessions() {
     let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
@@ -303,6 +303,13 @@ async fn all_pods_of_a_gateway_end_sessions() {
         later.client = Client::http1(scene.at(80)).await;
         assert_eq!(status(&mut later).await, 200);
     }
+    // A pod that drains is in no list, and still serves the clients that it has.
+    for (peers, own) in [(&peers_of_one, pods[0]), (&peers_of_two, pods[1])] {
+        peers.set_pods(own.0, [pods[0]]);
+    }
+    let token = logout_token(&provider, &json!({"sid": "two"}));
+    assert_eq!(post(&one, &token).await.status, 200);
+    until_ended(&mut later).await;
     [peers_of_one, peers_of_two].iter().for_each(Peers::join);
 }
 
