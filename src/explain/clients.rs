@@ -34,7 +34,7 @@ pub(super) fn explain(
     explanation.lines("TLS policy", tls.as_deref().map(shown_tls));
     explanation.lines("path", path.as_deref().map(shown_path));
     explanation.lines("PROXY", proxy_protocol.as_deref().map(shown_protocol));
-    explanation.lines("HTTP3", http3.as_ref().map(|it| shown_http3(it, port)));
+    explanation.lines("HTTP3", http3.as_deref().map(|it| shown_http3(it, port)));
     let unknown = unknown_protocol.as_deref().map(undecided);
     let address = address.as_ref().map(shown_address);
     explanation.lines("client IP", unknown.into_iter().chain(address));
@@ -118,9 +118,10 @@ fn shown_http3(http3: &Http3, port: u16) -> String {
     let Http3 {
         advertised_port,
         max_age,
+        policy,
     } = http3;
     let advertised = advertised_port.unwrap_or(port);
-    format!("on UDP port {port}; Alt-Svc names port {advertised}, for {max_age:?}")
+    format!("on UDP port {port}; Alt-Svc names port {advertised}, for {max_age:?} ({policy})")
 }
 
 /// What follows where it is unknown where addresses of clients come from.

@@ -33,7 +33,7 @@ pub struct ClientPolicies {
     pub proxy_protocol: Option<Arc<ProxyProtocol>>,
     /// HTTP/3. Only HTTPS listeners have it, and none beside the PROXY protocol or a UDP listener of the port.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub http3: Option<Http3>,
+    pub http3: Option<Arc<Http3>>,
     /// Why a policy on the PROXY protocol is broken: IP rules and limits cannot be decided, except those on datagrams. What is
     /// in `proxy_protocol` is of a more general policy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,13 +175,15 @@ pub enum ProxyMode {
 }
 
 /// HTTP/3 on the port of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Http3 {
     /// The UDP port that `Alt-Svc` names; `None` for that of the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised_port: Option<u16>,
     /// How long clients may remember it.
     pub max_age: Duration,
+    /// The policy.
+    pub policy: ObjectRef,
 }
 
 /// Settings of connections. Those that are not set are those of the process.

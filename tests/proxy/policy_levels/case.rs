@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::connections::QUIET;
-use super::sections::{CERTIFICATE, Clients, Destination, Effect, Section};
+use super::sections::{CERTIFICATE, Clients, Destination, Section};
 use super::specification::{Entry, Level, Method, Placed, Probe, Rule, Selected, conditions, met};
 use crate::admin::page;
 use crate::harness::{TEST_TIMEOUT, yaml};
@@ -58,9 +58,9 @@ impl Case<'_> {
     }
 
     fn listener(&self, name: &str, port: u16) -> String {
-        match self.section.effect {
-            Effect::Tls => yaml::https(name, port, "", &[CERTIFICATE]),
-            _ => yaml::http(name, port, ""),
+        match self.section.effect.needs_tls() {
+            true => yaml::https(name, port, "", &[CERTIFICATE]),
+            false => yaml::http(name, port, ""),
         }
     }
 
@@ -190,9 +190,9 @@ impl Case<'_> {
 
     /// What `/explain` says of a request names the policies that it meets, and no others.
     async fn check_explained(&self, scene: &Scene, probe: Probe, (host, path): (&str, &str)) {
-        let scheme = match self.section.effect {
-            Effect::Tls => "https",
-            _ => "http",
+        let scheme = match self.section.effect.needs_tls() {
+            true => "https",
+            false => "http",
         };
         let url = format!("{scheme}://{host}:{}{path}", self.port(probe.entry));
         let turn = EXPLAINED.acquire().await.expect("it stays open");

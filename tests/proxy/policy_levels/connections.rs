@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::sections::{Destination, description, exclusive};
-use crate::client::{connect, handshake, read_all};
+use crate::client::{Client, connect, handshake, read_all};
 use crate::harness::{TEST_TIMEOUT, tls};
 use crate::lifecycle::Frames;
 
@@ -69,6 +69,18 @@ pub(super) async fn streams(to: &Destination<'_>) -> String {
         Some([_, _, 0, 0, 0, 7]) => "a".to_owned(),
         Some([_, _, 0, 0, 0, 9]) => "b".to_owned(),
         other => description(other == Some(&[0, 3, 0, 0, 0, 100]), format!("{other:?}")),
+    }
+}
+
+/// Clients may remember HTTP/3 for an hour with `a`, and for two with `b`.
+pub(super) async fn alternatives(to: &Destination<'_>) -> String {
+    let mut client = Client::tls(to.address, to.host, &ANY).await;
+    let answer = client.get(to.host, to.path).await;
+    let alternative = answer.header("alt-svc");
+    match alternative.rsplit_once("ma=") {
+        Some((_, "3600")) => "a".to_owned(),
+        Some((_, "7200")) => "b".to_owned(),
+        _ => description(alternative.is_empty(), alternative),
     }
 }
 

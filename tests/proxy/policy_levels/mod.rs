@@ -5,17 +5,20 @@ mod case;
 mod connections;
 mod sections;
 mod specification;
+mod specs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use futures_util::{StreamExt, stream};
 use portcullis::control::data_plane::ServedConfiguration;
 use portcullis::status::{ConditionStatus, ConditionType};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::case::Case;
-use self::sections::{
-    Backends, Effect, ISSUER, Section, jwt, oidc, permits, replaces, text, tokens,
-};
-use self::specification::{Level, Placed, Rule, pairs};
+use self::sections::{Backends, Effect, ISSUER, Section, tokens};
+use self::specification::{Level, Placed, pairs};
 use crate::provider::{Provider, permitted};
 use crate::scene::Scene;
 
@@ -25,10 +28,21 @@ const PAIRS: usize = 17;
 /// Checks all pairs of these levels, and whether the outcome depends on the order in which objects arrive.
 async fn check(section: Section, levels: &[Level]) {
     let backends = Backends::new().await;
+    let _provider = provider_of(&section).await;
     let of_scene = PAIRS.max(section.effect.concurrency());
     for pairs in pairs(levels).chunks(of_scene) {
         check_scene(&section, &backends, pairs).await;
     }
+}
+
+/// Starts the provider of sign-ins.
+async fn provider_of(section: &Section) -> Option<Provider> {
+    if section.effect != Effect::SignIn {
+        return None;
+    }
+    let provider = Provider::start().await;
+    ISSUER.get_or_init(|| provider.issuer());
+    Some(provider)
 }
 
 /// Checks these pairs in one scene.
@@ -85,229 +99,79 @@ const OF_CLIENTS: [Level; 4] = [
     Level::ListenerOfSet,
 ];
 
-#[tokio::test]
-async fn denied_addresses_of_all_levels_count() {
-    let section = Section {
-        rule: Rule::Accumulates,
-        effect: Effect::DeniesOwn,
-        ..permits(|it| json!({"ipRules": {"deny": [text(it)]}}))
+/// A test for each section of policies or some of them, with the levels at which they may be.
+macro_rules! matrix {
+    ($($test:ident: $levels:expr, [$($section:ident),+];)+) => {
+        const SECTIONS: &[fn() -> Section] = &[$($(specs::$section),+),+];
+
+        $(
+            #[tokio::test]
+            async fn $test() {
+                $(check(specs::$section(), $levels).await;)+
+            }
+        )+
     };
-    check(section, &Level::ALL).await;
 }
 
-#[tokio::test]
-async fn permitted_addresses_of_all_pairs_of_levels() {
-    let section = permits(|it| json!({"ipRules": {"allow": [text(it)]}}));
-    check(section, &Level::ALL).await;
+matrix! {
+    denied_addresses_of_all_levels_count: &Level::ALL, [denied_addresses];
+    permitted_addresses_of_all_pairs_of_levels: &Level::ALL, [permitted_addresses];
+    users_of_all_pairs_of_levels: &Level::ALL, [users];
+    api_keys_of_all_pairs_of_levels: &Level::ALL, [api_keys];
+    tokens_of_all_pairs_of_levels: &Level::ALL, [tokens];
+    sign_ins_of_all_pairs_of_levels: &Level::ALL, [sign_ins];
+    authorization_servers_of_all_pairs_of_levels: &Level::ALL, [authorization_servers];
+    authorization_of_all_pairs_of_levels: &Level::ALL, [authorization];
+    required_credentials_of_all_pairs_of_levels: &Level::ALL, [any_of_first, any_of_second];
+    limits_of_all_pairs_of_levels: &Level::ALL, [limits];
+    headers_of_all_pairs_of_levels: &Level::ALL, [response_headers, request_headers];
+    bodies_of_all_pairs_of_levels: &Level::ALL, [request_bodies, compression];
+    timeouts_of_all_pairs_of_levels: &Level::ALL, [timeout_of_first, timeout_of_second];
+    retries_of_all_pairs_of_levels: &Level::ALL, [retries];
+    error_pages_of_all_pairs_of_levels: &Level::ALL, [error_pages];
+    paths_of_all_pairs_of_levels: &OF_CLIENTS, [paths];
+    connections_of_all_pairs_of_levels: &OF_GATEWAYS, [header_limits, connection_limits];
+    addresses_of_clients_of_all_pairs_of_levels: &OF_CLIENTS, [client_addresses];
+    tls_of_all_pairs_of_levels: &OF_CLIENTS, [tls];
+    timeouts_of_connections_of_all_pairs_of_levels: &OF_GATEWAYS, [connection_timeouts];
+    http2_of_all_pairs_of_levels: &OF_GATEWAYS, [http2];
+    http3_of_all_pairs_of_levels: &OF_GATEWAYS, [http3];
+    proxy_protocol_of_all_pairs_of_levels: &OF_GATEWAYS, [proxy_protocol];
 }
 
-#[tokio::test]
-async fn users_of_all_pairs_of_levels() {
-    let section = permits(|it| json!({"basic": {"secretRef": {"name": format!("users-{it}")}}}));
-    check(section, &Level::ALL).await;
+/// The fields of policies by kind.
+type Fields = BTreeMap<String, BTreeSet<String>>;
+
+/// Returns the sections of all kinds that are inherited, by their CRDs.
+fn fields_of_crds() -> Fields {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/crds");
+    let mut fields = Fields::new();
+    for file in fs::read_dir(folder).expect("a folder") {
+        let text = fs::read_to_string(file.expect("a file").path()).expect("text");
+        let crd: Value = serde_saphyr::from_str(&text).expect("a CRD");
+        let label = &crd["metadata"]["labels"]["gateway.networking.k8s.io/policy"];
+        if label.as_str() != Some("inherited") {
+            continue;
+        }
+        let kind = crd["spec"]["names"]["kind"].as_str().expect("a kind");
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let spec = schema["properties"]["spec"]["properties"].as_object();
+        let names = spec.expect("fields").keys().cloned();
+        let sections = names.filter(|name| !matches!(&**name, "targetRefs" | "strategy"));
+        fields.insert(kind.to_owned(), sections.collect());
+    }
+    fields
 }
 
-#[tokio::test]
-async fn api_keys_of_all_pairs_of_levels() {
-    let section = permits(|it| {
-        json!({"apiKey": {
-            "secretRefs": [{"name": format!("keys-{it}")}],
-            "from": [{"type": "Header", "name": "X-Key"}],
-        }})
-    });
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn tokens_of_all_pairs_of_levels() {
-    check(permits(jwt), &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn sign_ins_of_all_pairs_of_levels() {
-    let provider = Provider::start().await;
-    ISSUER.get_or_init(|| provider.issuer());
-    let section = Section {
-        effect: Effect::SignIn,
-        ..permits(oidc)
-    };
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn authorization_servers_of_all_pairs_of_levels() {
-    let section = permits(|it| {
-        json!({"external": {
-            "protocol": "HTTP", "backendRef": {"name": format!("server-{it}"), "port": 80},
-            "http": {"allowedHeaders": ["X-Who"]},
-        }})
-    });
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn authorization_of_all_pairs_of_levels() {
-    let section = permits(|it| {
-        let own = json!({"headers": [{"name": "x-who", "value": it}]});
-        json!({"authorization": {"rules": [{"name": "own", "action": "Allow", "match": own}]}})
-    });
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn required_credentials_of_all_pairs_of_levels() {
-    let section = |any: char, spec: fn(char) -> Value| Section {
-        rule: Rule::Requires(any),
-        effect: Effect::Credentials(any),
-        ..permits(spec)
-    };
-    let first = |it: char| json!({"require": if it == 'a' { "Any" } else { "All" }});
-    let second = |it: char| json!({"require": if it == 'b' { "Any" } else { "All" }});
-    check(section('a', first), &Level::ALL).await;
-    check(section('b', second), &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn limits_of_all_pairs_of_levels() {
-    let section = replaces(
-        "RateLimitPolicy",
-        Effect::Header("ratelimit-policy"),
-        |it| {
-            let limit = json!({"requests": 100_000, "per": "Hour"});
-            json!({"rules": [{"name": it, "limit": limit}], "response": {"headers": "Draft"}})
-        },
-    );
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn headers_of_all_pairs_of_levels() {
-    let kind = "RoutePolicy";
-    let of_response =
-        |it: char| json!({"responseHeaders": {"set": [{"name": "x-section", "value": it}]}});
-    let of_request =
-        |it: char| json!({"requestHeaders": {"set": [{"name": "x-section", "value": it}]}});
-    check(
-        replaces(kind, Effect::Header("x-section"), of_response),
-        &Level::ALL,
-    )
-    .await;
-    check(
-        replaces(kind, Effect::Header("x-of-request"), of_request),
-        &Level::ALL,
-    )
-    .await;
-}
-
-#[tokio::test]
-async fn bodies_of_all_pairs_of_levels() {
-    let kind = "RoutePolicy";
-    let of_request =
-        |it: char| json!({"requestBody": {"maxSize": if it == 'a' { "8" } else { "16" }}});
-    let of_response =
-        |it: char| json!({"compression": {"encodings": [if it == 'a' { "gzip" } else { "br" }]}});
-    check(replaces(kind, Effect::BodySize, of_request), &Level::ALL).await;
-    check(replaces(kind, Effect::Encoding, of_response), &Level::ALL).await;
-}
-
-/// Each policy sets another field, so that the section of the other one is replaced as a whole.
-#[tokio::test]
-async fn timeouts_of_all_pairs_of_levels() {
-    let section = |short: char, spec: fn(char) -> Value| {
-        replaces("RoutePolicy", Effect::Deadline(short), spec)
-    };
-    let first = |it: char| json!({"timeouts": if it == 'a' { json!({"request": "25ms"}) } else { json!({"backendRequest": "1h"}) }});
-    let second = |it: char| json!({"timeouts": if it == 'b' { json!({"backendRequest": "25ms"}) } else { json!({"request": "1h"}) }});
-    check(section('a', first), &Level::ALL).await;
-    check(section('b', second), &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn retries_of_all_pairs_of_levels() {
-    let section = replaces("RoutePolicy", Effect::Attempts, |it| {
-        let attempts = if it == 'a' { 1 } else { 2 };
-        json!({"retry": {"codes": [418], "attempts": attempts, "backoff": "1ms"}})
-    });
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn error_pages_of_all_pairs_of_levels() {
-    let section = replaces("RoutePolicy", Effect::Page, |it| {
-        let keys = json!([{"key": "page", "mediaType": "text/plain"}]);
-        let page = json!({"name": format!("page-{it}"), "keys": keys});
-        json!({"errorPages": [{"codes": [418], "source": "Any", "configMapRef": page}]})
-    });
-    check(section, &Level::ALL).await;
-}
-
-#[tokio::test]
-async fn paths_of_all_pairs_of_levels() {
-    let section = replaces(
-        "ClientPolicy",
-        Effect::Path,
-        |it| json!({"path": {"escapedSlashes": if it == 'a' { "Reject" } else { "Decode" }}}),
-    );
-    check(section, &OF_CLIENTS).await;
-}
-
-#[tokio::test]
-async fn connections_of_all_pairs_of_levels() {
-    let kind = "ClientPolicy";
-    let of_headers =
-        |it: char| json!({"headers": {"underscores": if it == 'a' { "Reject" } else { "Drop" }}});
-    let of_requests =
-        |it: char| json!({"connections": {"maxRequests": if it == 'a' { 1 } else { 2 }}});
-    check(
-        replaces(kind, Effect::Underscores, of_headers),
-        &OF_GATEWAYS,
-    )
-    .await;
-    check(replaces(kind, Effect::Requests, of_requests), &OF_GATEWAYS).await;
-}
-
-#[tokio::test]
-async fn addresses_of_clients_of_all_pairs_of_levels() {
-    let section = replaces("ClientPolicy", Effect::ClientAddress, |it| {
-        let header = json!({"name": format!("X-Address-{it}"), "trustedCIDRs": ["127.0.0.0/8"]});
-        json!({"clientIP": {"header": header}})
-    });
-    check(section, &OF_CLIENTS).await;
-}
-
-#[tokio::test]
-async fn tls_of_all_pairs_of_levels() {
-    let section = replaces("ClientPolicy", Effect::Tls, |it| match it {
-        'a' => json!({"tls": {"minVersion": "1.3"}}),
-        _ => json!({"tls": {"alpn": ["http/1.1"]}}),
-    });
-    check(section, &OF_CLIENTS).await;
-}
-
-#[tokio::test]
-async fn timeouts_of_connections_of_all_pairs_of_levels() {
-    let section = replaces("ClientPolicy", Effect::Timeouts, |it| match it {
-        'a' => json!({"timeouts": {"header": "50ms"}}),
-        _ => json!({"timeouts": {"idle": "50ms"}}),
-    });
-    check(section, &OF_GATEWAYS).await;
-}
-
-#[tokio::test]
-async fn http2_of_all_pairs_of_levels() {
-    let section = replaces(
-        "ClientPolicy",
-        Effect::Streams,
-        |it| json!({"http2": {"maxConcurrentStreams": if it == 'a' { 7 } else { 9 }}}),
-    );
-    check(section, &OF_GATEWAYS).await;
-}
-
-#[tokio::test]
-async fn proxy_protocol_of_all_pairs_of_levels() {
-    let section = replaces("ClientPolicy", Effect::ProxyHeader, |it| {
-        let mode = if it == 'a' { "Required" } else { "Optional" };
-        json!({"proxyProtocol": {"mode": mode, "trustedCIDRs": ["127.0.0.0/8"]}})
-    });
-    check(section, &OF_GATEWAYS).await;
+#[test]
+fn matrix_has_every_section_of_inherited_policies() {
+    let mut fields = Fields::new();
+    for section in SECTIONS {
+        let section = section();
+        let spec = (section.spec)('a');
+        let names = spec.as_object().expect("sections").keys().cloned();
+        let known = fields.entry(section.kind.to_owned()).or_default();
+        known.extend(names);
+    }
+    assert_eq!(fields, fields_of_crds());
 }

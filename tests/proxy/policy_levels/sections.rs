@@ -71,6 +71,8 @@ pub(super) enum Effect {
     Timeouts,
     /// Concurrent streams of a connection: 7 with `a`, and 9 with `b`.
     Streams,
+    /// Clients may remember HTTP/3 for an hour with `a`, and for two with `b`.
+    Alternatives,
     /// `a` needs the header of the PROXY protocol, and `b` permits it.
     ProxyHeader,
 }
@@ -82,6 +84,11 @@ impl Effect {
             Self::Deadline(_) | Self::Timeouts => 68,
             _ => 1,
         }
+    }
+
+    /// Reports whether it needs HTTPS listeners.
+    pub(super) fn needs_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Alternatives)
     }
 
     /// Reports whether requests show the effect of the policy with a letter.
@@ -139,8 +146,12 @@ pub(super) static ISSUER: OnceLock<String> = OnceLock::new();
 
 /// A rule of each route takes the paths of sign-ins.
 pub(super) fn oidc(client: char) -> Value {
+    // Where nobody signs in, no provider runs.
+    let issuer = ISSUER
+        .get()
+        .map_or("https://issuer.example", String::as_str);
     json!({"oidc": {
-        "issuer": ISSUER.get().expect("a provider"), "clientID": format!("client-{client}"),
+        "issuer": issuer, "clientID": format!("client-{client}"),
         "redirectPath": "/rule/callback", "logoutPath": "/rule/logout",
     }})
 }
@@ -382,6 +393,7 @@ impl Destination<'_> {
             Effect::Tls => connections::tls(self).await,
             Effect::Timeouts => connections::timeouts(self).await,
             Effect::Streams => connections::streams(self).await,
+            Effect::Alternatives => connections::alternatives(self).await,
             Effect::ProxyHeader => connections::proxy_header(self).await,
         }
     }

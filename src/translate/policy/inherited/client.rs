@@ -73,7 +73,8 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
     set(Section::Connections, connections.map(self::connections));
     set(Section::Headers, headers.as_ref().map(headers::headers));
     set(Section::Http2, http2.as_ref().map(self::http2));
-    set(Section::Http3, http3.as_ref().map(http3::http3));
+    let http3 = http3.as_ref();
+    set(Section::Http3, http3.map(|it| http3::http3(&name, it)));
     set(Section::Tls, tls.as_ref().map(|it| tls::tls(&name, it)));
     set(Section::Path, path.as_ref().map(|it| path::path(&name, it)));
     if target_refs.iter().any(|target| target.kind != "Gateway") {

@@ -180,7 +180,7 @@ pub(super) fn clients(
         proxy_protocol,
         http3: match applied(Section::Http3) {
             Some((_, Content::Http3(http3))) => {
-                Some(*http3).filter(|_| takes_quic && proxied_by(of_port).is_none())
+                Some(http3.clone()).filter(|_| takes_quic && proxied_by(of_port).is_none())
             }
             _ => None,
         },

@@ -152,7 +152,7 @@ pub(super) enum Content {
     /// The address of a client.
     ClientIp(Arc<ClientAddress>),
     /// HTTP/3.
-    Http3(Http3),
+    Http3(Arc<Http3>),
     /// TLS of clients.
     Tls(Arc<TlsSettings>),
     /// Paths of requests.

@@ -1,8 +1,10 @@
 //! `http3` of a ClientPolicy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::client_policy::Http3Settings;
+use crate::ir::ObjectRef;
 use crate::ir::client::Http3;
 
 use super::super::policy::Content;
@@ -14,7 +16,7 @@ const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Maximum of `maxAge`: 365 days.
 const LONGEST: Limit = (Duration::from_secs(8760 * 3600), "8760h");
 
-pub(super) fn http3(section: &Http3Settings) -> Result<Content, Fault> {
+pub(super) fn http3(policy: &ObjectRef, section: &Http3Settings) -> Result<Content, Fault> {
     let Http3Settings {
         advertised_port,
         max_age,
@@ -24,10 +26,11 @@ pub(super) fn http3(section: &Http3Settings) -> Result<Content, Fault> {
     }
     let max_age = max_age.as_deref();
     let max_age = max_age.map(|it| limited(it, "spec.http3.maxAge", LONGEST));
-    Ok(Content::Http3(Http3 {
+    Ok(Content::Http3(Arc::new(Http3 {
         advertised_port: *advertised_port,
         max_age: max_age.transpose()?.unwrap_or(MAX_AGE),
-    }))
+        policy: policy.clone(),
+    })))
 }
 
 #[cfg(test)]
@@ -37,7 +40,8 @@ mod tests {
     use super::*;
 
     fn read(section: Value) -> Result<Content, Fault> {
-        http3(&serde_json::from_value(section).unwrap())
+        let policy = ObjectRef::new("portcullis.dev", "ClientPolicy", "ns", "policy");
+        http3(&policy, &serde_json::from_value(section).unwrap())
     }
 
     #[test]
