@@ -73,26 +73,40 @@ fn limits_of_minutes_and_bursts_hold() {
     }
 }
 
+/// The requests of a key arrive at one pod, or each seventh of them at the next one.
 #[test]
 fn thousand_keys_are_limited_each() {
-    let mut simulation = Simulation::new(4, shared(10, 20));
-    warm(&mut simulation);
-    let mut admitted = vec![Admitted::default(); 1_000];
-    for step in 0..3_000_u64 {
-        for key in 0..1_000_u16 {
-            // About 33 a second of each key, mostly to one pod.
-            if (step + u64::from(key)) % 30 == 0 {
-                let pod = usize::from(key % 4 + u16::from(step % 7 == 0)) % 4;
-                let count = u64::from(simulation.request(pod, key));
-                admitted[usize::from(key)].add(count, 0.3);
+    for (pods, stray, least) in [
+        (1, None, 48),
+        // 95 % of 3 s. Pods that get no requests have reserves of the burst.
+        (2, None, 29),
+        (3, Some(7_u64), 29),
+        (4, None, 29),
+        (4, Some(7), 42),
+    ] {
+        let mut simulation = Simulation::new(pods, shared(10, 20));
+        warm(&mut simulation);
+        let mut admitted = vec![Admitted::default(); 1_000];
+        for step in 0..3_000_u64 {
+            let is_stray = stray.is_some_and(|each| step % each == 0);
+            for key in 0..1_000_u16 {
+                // About 33 a second of each key.
+                if (step + u64::from(key)) % 30 == 0 {
+                    let pod = (usize::from(key) + usize::from(is_stray)) % pods;
+                    let count = u64::from(simulation.request(pod, key));
+                    admitted[usize::from(key)].add(count, 0.3);
+                }
             }
+            simulation.step();
         }
-        simulation.step();
-    }
-    for (key, admitted) in admitted.iter().enumerate() {
-        assert!(admitted.total <= 50, "{key}: {admitted:?}");
-        // 3 s, and the burst without reserves of pods that get no requests.
-        assert!(admitted.total >= 42, "{key}: {admitted:?}");
+        for (key, admitted) in admitted.iter().enumerate() {
+            // 1.05 of 3 s, and the burst.
+            let expected = least..=51;
+            assert!(
+                expected.contains(&admitted.total),
+                "{pods} {key}: {admitted:?}"
+            );
+        }
     }
 }
 
