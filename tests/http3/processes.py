@@ -1,4 +1,4 @@
-"""The processes of the test: the proxy, the client of quic-go and Chromium."""
+"""The processes of the test: the clients of quic-go and quinn, which take commands, and Chromium."""
 
 import asyncio
 import base64
@@ -19,7 +19,10 @@ from objects import OTHER, WEB
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-GO_CLIENT = REPOSITORY / "target" / "http3-client"
+TARGET = REPOSITORY / "target"
+GO_CLIENT = TARGET / "http3-client"
+QUINN = "http3-quinn"
+QUINN_CLIENT = TARGET / "debug" / "examples" / QUINN
 PATIENCE = 20
 
 
@@ -40,17 +43,20 @@ def free_ports(count: int) -> list[int]:
 def build() -> None:
     command = ["go", "-C", HERE / "go", "build", "-trimpath", "-buildvcs=false", "-o", GO_CLIENT, "."]
     subprocess.run(command, check=True)
+    # What `cargo test` has built, if it has run: the same profile with the same features.
+    command = ["cargo", "build", "--quiet", "--locked", "--example", QUINN, "--target-dir", TARGET]
+    subprocess.run(command, check=True, cwd=REPOSITORY)
 
 
-class GoProcess:
-    """Clients of Go, in one process."""
+class ClientProcess:
+    """A program with clients. Takes commands as lines of JSON, and answers so."""
 
-    def __init__(self, ports: tuple[int, int], certificates: dict[str, tuple[str, str]]):
-        self.ports, self.certificates, self.waiting, self.ids = ports, certificates, {}, itertools.count(1)
+    def __init__(self, program: Path, ports: tuple[int, int], certificates: dict[str, tuple[str, str]]):
+        self.program, self.ports, self.certificates, self.waiting, self.ids = program, ports, certificates, {}, itertools.count(1)
 
     async def start(self, authority: str) -> None:
         pipe = asyncio.subprocess.PIPE
-        self.process = await asyncio.create_subprocess_exec(GO_CLIENT, authority, stdin=pipe, stdout=pipe, limit=1 << 26)
+        self.process = await asyncio.create_subprocess_exec(self.program, authority, stdin=pipe, stdout=pipe, limit=1 << 26)
         self.reading = asyncio.create_task(self.read())
 
     async def read(self) -> None:
@@ -58,7 +64,7 @@ class GoProcess:
             found = json.loads(line)
             self.waiting.pop(found["id"]).set_result(found)
         for waiting in self.waiting.values():
-            waiting.set_exception(RuntimeError("the client of Go has ended"))
+            waiting.set_exception(RuntimeError(f"{self.program.name} has ended"))
 
     async def send(self, begun: asyncio.Event | None = None, **command) -> Answer:
         """Sends a command. When its request has `begun`, it is cancelled."""
@@ -86,12 +92,11 @@ class GoProcess:
         await self.reading
 
 
-class Go:
-    """A client of Go for one protocol. That for HTTP/3 is quic-go."""
+class ProcessClient:
+    """A client for one protocol, in such a process."""
 
-    def __init__(self, process: GoProcess, protocol: str, port: int | None = None):
-        self.process, self.protocol, self.port = process, protocol, port or process.ports[0]
-        self.name = "quic-go" if protocol == "h3" else protocol
+    def __init__(self, name: str, process: ClientProcess, protocol: str = "h3", port: int | None = None):
+        self.name, self.process, self.protocol, self.port = name, process, protocol, port or process.ports[0]
 
     def can(self, case: Case) -> bool:
         return self.name not in case.lacks and (self.protocol == "h3" or isinstance(case.sent, Request))

@@ -22,7 +22,7 @@ from backend import PART, PARTS, Backend, filled
 from cases import Request
 from launch import running
 from objects import WEB, Authority
-from processes import PATIENCE, Go, GoProcess, free_ports
+from processes import PATIENCE, ClientProcess, ProcessClient, free_ports
 from quic import CANCELLED, Aioquic, Client
 
 SECTION = "11 connections"
@@ -40,12 +40,14 @@ class Scene:
     servers: Authority
     backend: Backend
     aioquic: Aioquic
-    process: GoProcess
+    go: ClientProcess
+    quinn: ClientProcess
     port: int
     others: list[int] = field(default_factory=lambda: free_ports(3))
 
-    def go(self, port: int) -> Go:
-        return Go(self.process, "h3", port)
+    def clients(self, port: int) -> list[ProcessClient]:
+        """The clients beside aioquic."""
+        return [ProcessClient("quic-go", self.go, port=port), ProcessClient("quinn", self.quinn, port=port)]
 
     def replace(self, changed: Callable[[list[dict]], list[dict]]) -> None:
         """Replaces the objects of the proxy, at once."""
@@ -276,14 +278,15 @@ async def retry(scene: Scene) -> None:
             async with scene.aioquic.connect(port=port) as client:
                 equal((await client.get("/echo")).status, 200)
                 equal(client._quic._retry_count, 1)
-            equal((await scene.go(port).request(Request(), "/echo", None)).status, 200)
+            for client in scene.clients(port):
+                equal((await client.request(Request(), "/echo", None)).status, 200)
 
 
 async def drain(scene: Scene) -> None:
     """Clients get GOAWAY, and what has begun is completed."""
     with scene.another("drain", "--drain-deadline", "20s") as process:
         port = scene.others[0]
-        go = asyncio.create_task(scene.go(port).request(Request(), "/slow", None))
+        others = [asyncio.create_task(client.request(Request(), "/slow", None)) for client in scene.clients(port)]
         async with scene.aioquic.connect(port=port) as client:
             _, exchange = client.begin("GET", WEB, "/slow", [], True)
             await exchange.until(lambda it: it.data)
@@ -294,7 +297,8 @@ async def drain(scene: Scene) -> None:
 
             await until(has_goaway, "a GOAWAY")
             complete(await exchange.over(), SLOW)
-            complete(await go, SLOW)
+            for other in others:
+                complete(await other, SLOW)
             ended = await client.connection.over()
             equal(ended.connection, NO_ERROR)
             equal(client.goaways(), [(1 << 62) - 4, 4])
@@ -356,7 +360,7 @@ async def switched_off(scene: Scene) -> None:
         scene.replace(without)
         complete(await exchange.over(), SLOW)
         equal((await client.connection.over()).connection, NO_ERROR)
-    found = await Go(scene.process, "h2").request(Request(), "/echo", None)
+    found = await ProcessClient("h2", scene.go, "h2").request(Request(), "/echo", None)
     equal((found.status, dict(found.headers).get("alt-svc")), (200, None))
 
     async def is_free() -> bool:
@@ -405,5 +409,5 @@ async def scenarios(chosen: str, report, scene: Scene) -> None:
                 await scenario(scene)
         except Exception as error:
             wrong.append(repr(error))
-        clients = ["aioquic", "quic-go"] if scenario in (retry, drain) else ["aioquic"]
+        clients = ["aioquic", "quic-go", "quinn"] if scenario in (retry, drain) else ["aioquic"]
         report.add(SECTION, name, clients, wrong, time.monotonic() - began)

@@ -9,7 +9,7 @@ from backend import Backend, grpc_server
 from cases import Case, Expected, Request, Wire, cases
 from launch import running
 from objects import Authority, everything, text
-from processes import PATIENCE, Chromium, Go, GoProcess, build, free_ports
+from processes import GO_CLIENT, PATIENCE, QUINN_CLIENT, Chromium, ClientProcess, ProcessClient, build, free_ports
 from quic import Aioquic
 from scenarios import Scene, scenarios
 
@@ -48,19 +48,22 @@ async def run(program: Path, chosen: str, folder: Path) -> int:
     objects = everything((port, guarded), (web, calls_port), servers, clients)
     config.mkdir()
     (config / "objects.yaml").write_text(text(objects))
-    aio, process, report = Aioquic(str(authority), (port, guarded), certificates), GoProcess((port, guarded), certificates), Report()
-    await process.start(str(authority))
+    aio, report = Aioquic(str(authority), (port, guarded), certificates), Report()
+    go, quinn = (ClientProcess(client, (port, guarded), certificates) for client in (GO_CLIENT, QUINN_CLIENT))
+    for process in (go, quinn):
+        await process.start(str(authority))
     with running(program, config, admin, "--drain-deadline", "1s"):
         chromium = await asyncio.to_thread(Chromium, folder / "chromium", port, servers.pin())
         try:
-            everyone = [aio, Go(process, "h3"), chromium, Go(process, "h1"), Go(process, "h2")]
+            everyone = [aio, ProcessClient("quic-go", go), ProcessClient("quinn", quinn), chromium, *(ProcessClient(name, go, name) for name in ("h1", "h2"))]
             await table(chosen, report, everyone, backend, port)
-            scene = Scene(program, folder, objects, servers, backend, aio, process, port)
+            scene = Scene(program, folder, objects, servers, backend, aio, go, quinn, port)
             await scenarios(chosen, report, scene)
         finally:
             await asyncio.to_thread(chromium.close)
             await aio.close()
-            await process.close()
+            await go.close()
+            await quinn.close()
     calls.stop(None)
     print(f"{report.count} cases, {report.runs} with their clients: {report.failed} failed")
     return int(bool(report.failed or not report.count))
@@ -126,5 +129,5 @@ async def attempt(client, case: Case, backend: Backend, port: int) -> tuple[Answ
             await asyncio.wait_for(backend.ended[key].wait(), PATIENCE)
     else:
         answer = await client.handshake(sent)
-    has_codes = client.name in ("aioquic", "quic-go")
+    has_codes = client.name in ("aioquic", "quic-go", "quinn")
     return answer, differences(answer, expected, port, has_codes)
