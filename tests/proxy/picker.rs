@@ -6,6 +6,7 @@ mod choices;
 mod connections;
 mod framing;
 mod message;
+mod outcomes;
 mod phases;
 mod records;
 mod scripts;

@@ -1,10 +1,13 @@
 //! A picker that ends its part at each phase of a request, in each way.
 
 use http::{Method, Response};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
+use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::framing::{Seen, observed_model};
 use super::server::{Act, Phase, Picker, Script};
 use super::steps::{Side, Step};
 use super::{Outcome, PROTOCOLS, clients, model, objects, pool, post, rule, serve};
@@ -33,6 +36,14 @@ fn expected(phase: Phase, act: Act, fails_open: bool) -> Vec<Outcome> {
     let refused = |status| vec![Outcome::Whole(status, String::new())];
     let broken = || vec![Outcome::Broken(200)];
     match (act, phase) {
+        // A reset may take with it what was said before and is not sent yet.
+        (Act::Reset, Phase::ResponsePartReturned | Phase::ResponseReturned) if fails_open => {
+            [whole(), broken()].concat()
+        }
+        (Act::Reset, Phase::ResponseReturned) => [whole(), broken(), refused(503)].concat(),
+        (Act::Reset, phase) if phase >= Phase::ResponseHeadAnswered && !fails_open => {
+            [broken(), refused(503)].concat()
+        }
         (_, Phase::ResponseReturned) => whole(),
         (Act::Immediate, Phase::ResponseHeadAnswered)
         | (Act::Immediate, Phase::ResponseEnd | Phase::ResponsePartReturned) => {
@@ -65,8 +76,9 @@ fn stopping(list: &str, phase: Phase, act: Act) -> Script {
 
 #[tokio::test]
 async fn every_request_has_the_right_outcome_wherever_the_picker_ends() {
-    let models = [model("a").await, model("b").await];
-    let addresses = [models[0].address, models[1].address];
+    let (one, mut seen) = observed_model().await;
+    let (other, mut seen_by_other) = observed_model().await;
+    let addresses = [one.address, other.address];
     let list = addresses[0].to_string();
     let picker = Picker::start(Script::choosing(&list)).await;
     let scene = serve(&picker, &addresses);
@@ -78,10 +90,6 @@ async fn every_request_has_the_right_outcome_wherever_the_picker_ends() {
         Act::Violate,
     ] {
         for phase in PHASES {
-            // A reset takes with it what was said before and is not sent yet.
-            if act == Act::Reset && phase >= Phase::ResponseHeadAnswered {
-                continue;
-            }
             picker.follow(stopping(&list, phase, act));
             for (prefix, _) in PROTOCOLS {
                 for (path, fails_open) in [("/open", true), ("/close", false)] {
@@ -93,10 +101,26 @@ async fn every_request_has_the_right_outcome_wherever_the_picker_ends() {
                             right.contains(&outcome),
                             "{act:?} {phase:?} {path}: {outcome:?}"
                         );
+                        for seen in [&mut seen, &mut seen_by_other] {
+                            assert_sound(seen);
+                        }
                     }
                 }
             }
         }
+    }
+}
+
+/// Checks that requests at a model server have one framing and are whole or broken off.
+fn assert_sound(seen: &mut UnboundedReceiver<Seen>) {
+    while let Ok(Seen {
+        path,
+        is_sound,
+        body,
+    }) = seen.try_recv()
+    {
+        assert!(is_sound, "{path}");
+        assert!(body.is_none_or(|body| body == BODY), "{path}");
     }
 }
 
@@ -137,6 +161,122 @@ async fn picker_is_the_cause_if_a_request_breaks_off_after_its_response_has_begu
                 let outcome = post(&mut client, &path, body).await;
                 let right = Outcome::Whole(status, String::new());
                 assert_eq!(outcome, right, "{act:?} {path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn picker_that_ends_a_body_before_its_sender_has_failed() {
+    let (server, mut seen) = observed_model().await;
+    let list = server.address.to_string();
+    let script = Script::choosing(&list).with_steps(&[
+        Step::ReadHead(Side::Request),
+        Step::Answer(Side::Request),
+        Step::Part(Side::Request, "half"),
+        Step::End(Side::Request),
+    ]);
+    let picker = Picker::start(script).await;
+    let scene = serve(&picker, &[server.address]);
+    for (prefix, _) in PROTOCOLS {
+        for path in ["/open", "/close"] {
+            let path = format!("{prefix}{path}");
+            let mut client = Client::http2(scene.at(80)).await;
+            // The request does not end.
+            let (_sender, body) = stream();
+            let outcome = post(&mut client, &path, body).await;
+            assert_eq!(outcome, Outcome::Whole(503, String::new()), "{path}");
+        }
+    }
+    while let Ok(request) = seen.try_recv() {
+        assert!(request.is_sound && request.body.is_none());
+    }
+
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
+        let _ = request.into_body().collect().await;
+        let (sender, body) = stream();
+        tokio::spawn(async move {
+            let _ = sender.send(Frame::data("half".into())).await;
+            // The response does not end.
+            sender.closed().await;
+        });
+        Response::new(body)
+    })
+    .await;
+    let list = server.address.to_string();
+    picker.follow(Script::choosing(&list).with_steps(&[
+        Step::Pass(Side::Request),
+        Step::ReadHead(Side::Response),
+        Step::Answer(Side::Response),
+        Step::Part(Side::Response, "half"),
+        Step::End(Side::Response),
+    ]));
+    let scene = serve(&picker, &[server.address]);
+    for (prefix, _) in PROTOCOLS {
+        for path in ["/open", "/close"] {
+            let path = format!("{prefix}{path}");
+            for mut client in clients(&scene).await {
+                let outcome = post(&mut client, &path, full(BODY)).await;
+                assert_eq!(outcome, Outcome::Broken(200), "{path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn late_answer_delays_only_its_own_request() {
+    const LATE: [&[Step]; 4] = [
+        &[
+            Step::Read(Side::Request),
+            Step::Await,
+            Step::Pass(Side::Request),
+            Step::Pass(Side::Response),
+        ],
+        &[
+            Step::Read(Side::Request),
+            Step::Answer(Side::Request),
+            Step::Await,
+            Step::Return(Side::Request, 7),
+            Step::End(Side::Request),
+            Step::Pass(Side::Response),
+        ],
+        &[
+            Step::Pass(Side::Request),
+            Step::Read(Side::Response),
+            Step::Await,
+            Step::Pass(Side::Response),
+        ],
+        &[
+            Step::Pass(Side::Request),
+            Step::Read(Side::Response),
+            Step::Answer(Side::Response),
+            Step::Await,
+            Step::Return(Side::Response, 7),
+            Step::End(Side::Response),
+        ],
+    ];
+    let server = model("a").await;
+    let prompt = Script::choosing(&server.address.to_string());
+    let picker = Picker::start(prompt.clone()).await;
+    let scene = serve(&picker, &[server.address]);
+    let whole = Outcome::Whole(200, BODY.to_owned());
+    for steps in LATE {
+        for path in ["/open", "/h2c/close"] {
+            for mut client in clients(&scene).await {
+                picker.follow(prompt.clone().with_steps(steps));
+                let count = picker.origin.requests() + 1;
+                let others = async {
+                    picker.origin.until_requests(count).await;
+                    picker.follow(prompt.clone());
+                    for mut other in clients(&scene).await {
+                        let outcome = post(&mut other, path, full(BODY)).await;
+                        assert_eq!(outcome, whole, "{path}");
+                    }
+                    prompt.gate.add_permits(1);
+                };
+                let late = post(&mut client, path, full(BODY));
+                let (outcome, ()) = tokio::join!(late, others);
+                assert_eq!(outcome, whole, "{path}");
             }
         }
     }

@@ -1,27 +1,21 @@
 //! Scripts of a picker: lengths, orders and ends that it should not say, and the one right outcome of each for a pool that fails
-//! open and for one that fails closed, with model servers of both versions of HTTP. No body that is not whole ends as if it
-//! were, and no request has two framings.
-
-use std::net::SocketAddr;
-
-use tokio::sync::mpsc::UnboundedReceiver;
+//! open and for one that fails closed.
 
 use self::Ends::{Broken, Sent, Status, Text};
-use super::framing::{Seen, observed_model};
 use super::server::Act::{Close, Fail, Immediate};
-use super::server::{Phase, Picker, Script};
+use super::server::{Phase, Script};
 use super::steps::Side::{Request, Response};
 use super::steps::Step::{
     self, Act, Answer, AnswerWithBody, Buffered, End, Leave, Part, Pass, Raw, Read, ReadHead,
     Return,
 };
-use super::{Outcome, PROTOCOLS, clients, model, post, serve};
-use crate::origin::{Origin, full};
 
 /// Bytes of a body in one message.
 const SHORT: usize = 19;
 /// The same for two messages.
 const MEDIUM: usize = 100_000;
+/// More than a message has that pickers usually send, and less than one may have.
+const LONGER_MESSAGE: usize = 300_000;
 /// More than is kept to go on without a picker.
 const BEYOND: usize = 1_300_000;
 const LONG: usize = 8 * 1024 * 1024;
@@ -30,7 +24,7 @@ const EMPTY: Step = Raw(b"\0\0\0\0\0");
 
 /// How a request ends.
 #[derive(Clone, Copy)]
-enum Ends {
+pub(super) enum Ends {
     /// With the body that was sent.
     Sent,
     /// With the text of the row.
@@ -41,19 +35,19 @@ enum Ends {
     Broken,
 }
 
-struct Row {
-    name: &'static str,
+pub(super) struct Row {
+    pub(super) name: &'static str,
     /// The endpoints that the picker chooses.
-    list: &'static str,
+    pub(super) list: &'static str,
     /// Bytes of the request.
-    size: usize,
+    pub(super) size: usize,
     /// What the picker makes of the body.
-    text: Option<&'static str>,
-    script: fn(Script) -> Script,
+    pub(super) text: Option<&'static str>,
+    pub(super) script: fn(Script) -> Script,
     /// With FailOpen.
-    open: Ends,
+    pub(super) open: Ends,
     /// With FailClose.
-    close: Ends,
+    pub(super) close: Ends,
 }
 
 /// The picker says what it should.
@@ -80,7 +74,7 @@ const LOST: Row = Row {
     ..WRONG
 };
 
-const ROWS: &[Row] = &[
+pub(super) const ROWS: &[Row] = &[
     // Lengths and pieces.
     Row {
         name: "no body",
@@ -114,6 +108,24 @@ const ROWS: &[Row] = &[
             ..it
         },
         ..RIGHT
+    },
+    Row {
+        name: "a body in one message that is longer than usual ones",
+        size: LONGER_MESSAGE,
+        script: |it| Script {
+            piece: usize::MAX,
+            ..it
+        },
+        ..RIGHT
+    },
+    Row {
+        name: "a long body in one message, which is too long",
+        size: LONG,
+        script: |it| Script {
+            piece: usize::MAX,
+            ..it
+        },
+        ..LOST
     },
     Row {
         name: "a head of a response after the end of its body",
@@ -150,6 +162,15 @@ const ROWS: &[Row] = &[
                 ("connection", "content-length"),
                 ("trailer", "content-length"),
             ],
+            ..it
+        },
+        ..RIGHT
+    },
+    Row {
+        name: "headers with a greater length",
+        size: MEDIUM,
+        script: |it| Script {
+            headers: vec![("Content-Length", "99999999999")],
             ..it
         },
         ..RIGHT
@@ -379,6 +400,12 @@ const ROWS: &[Row] = &[
         ..RIGHT
     },
     Row {
+        name: "two dead endpoints before another one",
+        list: "dead0,dead1,own",
+        size: 1,
+        ..RIGHT
+    },
+    Row {
         name: "three dead endpoints before another one",
         list: "dead0,dead1,dead2,own",
         size: MEDIUM,
@@ -407,94 +434,3 @@ const ROWS: &[Row] = &[
         ..WRONG
     },
 ];
-
-impl Row {
-    fn outcome(&self, ends: Ends, sent: &str) -> Outcome {
-        match ends {
-            Sent => Outcome::Whole(200, sent.to_owned()),
-            Text => Outcome::Whole(200, self.text.expect("a text").to_owned()),
-            Status(status) => Outcome::Whole(status, String::new()),
-            Broken => Outcome::Broken(200),
-        }
-    }
-}
-
-/// Returns a body of this length.
-fn body(size: usize) -> String {
-    let mut text = "0123456789abcdef".repeat(size.div_ceil(16));
-    text.truncate(size);
-    text
-}
-
-fn shown(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Whole(status, body) => format!("{status} with {} bytes", body.len()),
-        Outcome::Broken(status) => format!("{status} that has broken off"),
-    }
-}
-
-/// Returns a list in which addresses replace their names.
-fn list(names: &str, addresses: &[(&str, SocketAddr)]) -> String {
-    let names = names.split(',');
-    let named = names.filter_map(|name| addresses.iter().find(|(of, _)| *of == name));
-    let found: Vec<_> = named.map(|(_, address)| address.to_string()).collect();
-    found.join(",")
-}
-
-/// Checks all that the model server has got so far: a request that has not broken off is that of its row.
-fn check(seen: &mut UnboundedReceiver<Seen>) {
-    while let Ok(Seen {
-        path,
-        is_sound,
-        body: got,
-    }) = seen.try_recv()
-    {
-        let index = path
-            .rsplit('/')
-            .next()
-            .and_then(|it| it.parse::<usize>().ok());
-        let row = index.and_then(|index| ROWS.get(index));
-        let row = row.unwrap_or_else(|| panic!("a request to {path:?}"));
-        assert!(is_sound, "{}: {path}", row.name);
-        if let Some(got) = got {
-            let is_right = got == body(row.size) || row.text.is_some_and(|text| got == text);
-            assert!(is_right, "{}: {path}: {} bytes", row.name, got.len());
-        }
-    }
-}
-
-#[tokio::test]
-async fn every_script_has_its_outcome() {
-    let (own, mut seen) = observed_model().await;
-    let foreign = model("foreign").await;
-    let dead = [(); 3].map(|()| Origin::dead());
-    let addresses = [
-        ("own", own.address),
-        ("foreign", foreign.address),
-        ("dead0", dead[0]),
-        ("dead1", dead[1]),
-        ("dead2", dead[2]),
-    ];
-    let picker = Picker::start(Script::choosing("")).await;
-    // A pool that fails open chooses from all its endpoints.
-    let pools = [vec![own.address], [&dead[..], &[own.address]].concat()];
-    let scenes = pools.map(|models| serve(&picker, &models));
-    for (index, row) in ROWS.iter().enumerate() {
-        let sent = body(row.size);
-        let list = list(row.list, &addresses);
-        let scene = &scenes[usize::from(row.list.contains("dead"))];
-        picker.follow((row.script)(Script::choosing(&list)));
-        for (prefix, _) in PROTOCOLS {
-            for (path, ends) in [("open", row.open), ("close", row.close)] {
-                let path = format!("{prefix}/{path}/{index}");
-                for mut client in clients(scene).await {
-                    let outcome = post(&mut client, &path, full(sent.clone())).await;
-                    let is_right = outcome == row.outcome(ends, &sent);
-                    assert!(is_right, "{}: {path}: {}", row.name, shown(&outcome));
-                    check(&mut seen);
-                }
-            }
-        }
-    }
-    assert_eq!(foreign.requests(), 0);
-}

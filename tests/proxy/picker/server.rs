@@ -11,7 +11,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::message::{
     Request, Response, body_answer, choice_metadata, head_answer, immediate, set,
@@ -85,6 +85,8 @@ pub(crate) struct Script {
     pub(crate) stop: Option<(Phase, Act)>,
     /// What it does instead of all that, if it is not empty.
     pub(super) steps: Vec<Step>,
+    /// Has a permit for each [`Step::Await`] that may end.
+    pub(super) gate: Arc<Semaphore>,
 }
 
 impl Script {
@@ -101,6 +103,7 @@ impl Script {
             rewrite: None,
             stop: None,
             steps: Vec::new(),
+            gate: Arc::new(Semaphore::new(0)),
         }
     }
 }

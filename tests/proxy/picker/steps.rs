@@ -35,6 +35,8 @@ pub(super) enum Step {
     Pass(Side),
     /// Sends these bytes.
     Raw(&'static [u8]),
+    /// Waits for a permit of the script.
+    Await,
     /// Does this as the last step.
     Act(Act),
     /// Ends its side of the call without a status.
@@ -117,6 +119,7 @@ impl Steps<'_> {
                 }
             }
             Step::Raw(bytes) => self.stream.send_raw(bytes.into()).await,
+            Step::Await => self.script.gate.acquire().await.ok()?.forget(),
             Step::Act(act) => {
                 self.stream.act(act).await;
                 return None;
