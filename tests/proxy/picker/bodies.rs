@@ -14,7 +14,7 @@ use super::{H2C, Outcome, clients, model, objects, pool, post, rule, serve};
 use crate::client::{Client, connect, read_until, whole, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2 as peer;
-use crate::origin::{Origin, full, stream};
+use crate::origin::{Origin, empty, full, stream};
 use crate::scene::Scene;
 
 const MIB: usize = 1024 * 1024;
@@ -309,6 +309,36 @@ async fn trailers_follow_what_the_picker_returns() {
         let trailers = response.trailers.expect("trailers");
         assert_eq!(trailers["grpc-status"], "0");
         assert_eq!(trailers["x-got"], "sent");
+    }
+}
+
+#[tokio::test]
+async fn status_of_a_call_without_a_body_is_kept() {
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
+        let _ = request.into_body().collect().await;
+        Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "5")
+            .body(empty())
+            .expect("a response")
+    })
+    .await;
+    let list = server.address.to_string();
+    let mut picker = Picker::start(Script::choosing(&list)).await;
+    let scene = serve(&picker, &[server.address]);
+    let mut client = Client::http2(scene.at(80)).await;
+    for path in ["/h2c/open", "/h2c/close"] {
+        let request = client.request(Method::POST, "a.com", path);
+        let request = request.header("content-type", "application/grpc");
+        let request = request.body(full("call")).expect("a request");
+        let response = client.fetch(request).await;
+        assert_eq!(
+            (response.status, response.header("grpc-status")),
+            (200, "5")
+        );
+        let received = picker.received();
+        let head = received.iter().find_map(|it| it.response_headers.as_ref());
+        assert!(head.expect("a head").end_of_stream);
     }
 }
 
