@@ -32,6 +32,8 @@ func model(arguments []string) error {
 			stream(writer, request, events)
 			return
 		}
+		// As of model servers that send JSON. Without it, the end of the body is a message of its own for pickers.
+		writer.Header().Set("content-length", strconv.Itoa(len(answer)))
 		_, _ = writer.Write(answer)
 	})}
 	stopped := make(chan error, 1)

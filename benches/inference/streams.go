@@ -75,7 +75,8 @@ func streams(arguments []string) error {
 	seconds := flags.Int("seconds", 60, "how long a stream is")
 	_ = flags.Parse(arguments)
 	// More than windows and buffers hold.
-	long := fmt.Sprintf("%s?events=%d&pause=100ms&size=65536", *url, *seconds)
+	many := 10 * *seconds
+	long := fmt.Sprintf("%s?events=%d&pause=100ms&size=65536", *url, many)
 	for range *silent {
 		connection, err := unread(long)
 		if err != nil {
