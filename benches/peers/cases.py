@@ -4,21 +4,22 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import budgets
 import forwarding
+import http3
 import load
 import scrapes
 from comparison import WARM_UP_SECONDS, compare, cost, rotated
 from figure import Figure, Target
-from idle import IdleConnections, IdleError
-from lab import Lab, Running, Sample
+from idle import IdleConnections, add_growth
+from lab import Lab, Sample
 from load import Generator, Outcome
 from proxies import OURS, Portcullis, Site
 from proxies.portcullis import hostname, many_hostnames, many_routes, route_path
 
-KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-STABLE_SECONDS = 1.0
+MB, GB = 1 << 20, 1 << 30
 # Portcullis returns the memory that starting needed within two seconds after it has been free for one.
 RELEASE_SECONDS = 4.0
 
@@ -145,30 +146,12 @@ class IdleCase:
             figure = Figure(name, title, "KB", Target(value=limit))
             for proxy_name, proxy in lab.proxies.items():
                 running = lab.start(proxy, f"{proxy_name} for {name}")
-                self._add(lab, figure, proxy_name, running, tls)
+                connect = partial(IdleConnections, running.site.https if tls else running.site.http, tls)
+                add_growth(figure, proxy_name, running.process, count, lab.options.idle_wait, connect)
                 lab.stop(running)
             tell(figure, 0)
             figures.append(figure)
         return figures
-
-    def _add(self, lab: Lab, figure: Figure, name: str, running: Running, tls: bool) -> None:
-        port = running.site.https if tls else running.site.http
-        count = lab.options.idle_connections
-        try:
-            with IdleConnections(port, tls) as warm_up:
-                warm_up.open(16)
-            time.sleep(STABLE_SECONDS)
-            before = running.process.rss_bytes()
-            with IdleConnections(port, tls) as idle:
-                idle.open(count)
-                opened = running.process.rss_bytes()
-                time.sleep(lab.options.idle_wait)
-                grown = running.process.rss_bytes() - before
-                idle.check_open()
-        except (IdleError, OSError) as error:
-            figure.add(name, None, fault=str(error))
-            return
-        figure.add(name, grown / KB / count, at_once_kb=round((opened - before) / KB / count, 2))
 
 
 @dataclass(frozen=True)
@@ -244,6 +227,7 @@ _HTTPS_H1, _BODY, _TLS_BODY = _tls("/"), _plain("/1m", connections=8), _tls("/1m
 
 # Beginnings of the names of figures that have tables of their own.
 FORWARDING = tuple(name for case in forwarding.ALL for name in (case.name, *(one.name for one in case.loads)))
+HTTP3 = tuple(case.name for case in http3.ALL)
 BUDGETS = tuple(case.name for case in budgets.ALL)
 SCRAPES = tuple(case.name for case in scrapes.ALL)
 
@@ -251,7 +235,7 @@ SCRAPES = tuple(case.name for case in scrapes.ALL)
 def is_of(figure: str, names: tuple[str, ...] | None) -> bool:
     """Whether a figure is one of these cases; None stands for those that are in no other table."""
     if names is None:
-        return not figure.startswith(FORWARDING + BUDGETS + SCRAPES)
+        return not figure.startswith(FORWARDING + HTTP3 + BUDGETS + SCRAPES)
     return figure.startswith(names)
 
 
@@ -275,6 +259,7 @@ ALL = [
     IdleCase(),
     WorkersCase(),
     *forwarding.ALL,
+    *http3.ALL,
     *budgets.ALL,
     *scrapes.ALL,
 ]

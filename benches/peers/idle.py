@@ -1,10 +1,18 @@
-"""Owns the idle clients: many keep-alive connections that make one request each and then stay silent."""
+"""Owns the idle clients: many keep-alive connections that make one request each and then stay silent, and the memory that they take."""
 
 import socket
 import ssl
+import time
+from collections.abc import Callable
+
+from figure import Figure
+from process import Process
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 END_OF_ANSWER = b"hello, world\n"
+# Connections before those that are counted, and how long the memory may become stable after them.
+WARM_UP_CONNECTIONS, STABLE_SECONDS = 16, 1.0
+KB = 1 << 10
 
 
 class IdleError(Exception):
@@ -40,6 +48,26 @@ class IdleConnections:
     def close(self) -> None:
         while self._open:
             self._open.pop().close()
+
+
+def add_growth(figure: Figure, name: str, process: Process, count: int, wait: float, connect: Callable) -> None:
+    """Adds by how much the resident memory of a proxy has grown per connection, when `count` of them have been silent for a time.
+    `connect()` is a client like `IdleConnections`."""
+    try:
+        with connect() as warm_up:
+            warm_up.open(WARM_UP_CONNECTIONS)
+        time.sleep(STABLE_SECONDS)
+        before = process.rss_bytes()
+        with connect() as idle:
+            idle.open(count)
+            opened = process.rss_bytes()
+            time.sleep(wait)
+            grown = process.rss_bytes() - before
+            idle.check_open()
+    except (IdleError, OSError) as error:
+        figure.add(name, None, fault=str(error))
+        return
+    figure.add(name, grown / KB / count, at_once_kb=round((opened - before) / KB / count, 2))
 
 
 def _ask(connection: socket.socket) -> None:

@@ -1,5 +1,6 @@
 """Owns one run's surroundings: folders, ports, certificate, backend, load generator, and the proxies that are up."""
 
+import contextlib
 import http.client
 import os
 import socket
@@ -122,6 +123,7 @@ class Lab:
         self._folder = folder
         self._shared: dict[tuple[str, bool], Running] = {}
         self._forwarding: dict[str, Running] = {}
+        self._http3: dict[str, Running] = {}
         self._echo: tuple[Echo, int] | None = None
         self._collector: Collector | None = None
         self._nginx = nginx
@@ -144,7 +146,13 @@ class Lab:
             self._forwarding[name] = self._start_forwarding(self.proxies[name])
         return self._forwarding[name]
 
-    def start(self, proxy: Proxy, label: str = "", logs: bool = False, cores: str = "") -> Running:
+    def http3(self, name: str) -> Running:
+        """The one instance of a proxy with HTTP/3, and without an access log, that all cases of HTTP/3 use."""
+        if name not in self._http3:
+            self._http3[name] = self.start(self.proxies[name], f"{name} with HTTP/3", http3=True)
+        return self._http3[name]
+
+    def start(self, proxy: Proxy, label: str = "", logs: bool = False, cores: str = "", http3: bool = False) -> Running:
         """A fresh instance, ready: it has answered one request."""
         name = label or proxy.name
         folder = self._new_folder(name)
@@ -154,6 +162,7 @@ class Lab:
             *(self._certificate, self._key, self.options.same_headers),
             access_log=folder / "log" if logs else None,
             haproxy_splice=self.options.haproxy_splice,
+            http3=http3,
         )
         command = proxy.command(site, folder)
         started = self._group.start(name, command, cores or self.options.proxy_core, folder / "log")
@@ -242,12 +251,16 @@ class Lab:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now: held together, then given back."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+    """Ports of 127.0.0.1 that are free now, for TCP and UDP: held together, then given back."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        while len(ports) < count:
+            tcp = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            udp = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            with contextlib.suppress(OSError):
+                udp.bind(tcp.getsockname())
+                ports.append(tcp.getsockname()[1])
+        return ports
 
 
 def free_udp_port() -> int:

@@ -1,6 +1,6 @@
-"""Owns the load generators: wrk, h2load and our clients of TLS handshakes and datagrams, and what they report.
+"""Owns the load generators: wrk, h2load, quic-go and our clients of TLS handshakes and datagrams, and what they report.
 
-All of them offer only TLS 1.3 with AES-128-GCM and X25519, so that every proxy does the same cryptography.
+All of them use only TLS 1.3 with AES-128-GCM and X25519, so that every proxy does the same cryptography.
 """
 
 import json
@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+# What http3.py builds of http3-load.
+HTTP3_LOAD = Path(__file__).resolve().parents[2] / "target" / "http3-load"
 CIPHER = "TLS_AES_128_GCM_SHA256"
 GROUP = "X25519"
 OPENSSL_CONFIG = f"""\
@@ -47,7 +49,7 @@ class Outcome:
     requests: int
     seconds: float
     fault: str
-    # Datagrams that did not come back.
+    # Datagrams that did not come back, or of QUIC those that sockets of this machine had no room for.
     lost: int = 0
 
 
@@ -118,6 +120,16 @@ class Generator:
             return Outcome(0, 0, _last_line(output))
         return Outcome(done["returned"], done["seconds"], done["fault"], done["lost"])
 
+    def http3(self, mode: str, port: int, seconds: float, *more: object) -> Outcome:
+        """`requests` or `handshakes` of http3-load, which says what follows."""
+        without_room = datagrams_without_room()
+        output = self._run([str(HTTP3_LOAD), mode, str(port), str(seconds), *map(str, more)], seconds)
+        try:
+            done = json.loads(output)
+        except ValueError:
+            return Outcome(0, 0, _last_line(output))
+        return Outcome(done["requests"], done["seconds"], done["fault"], datagrams_without_room() - without_room)
+
     def paced(self, port: int, host: str, path: str, rate: float, seconds: float) -> dict:
         """Latencies of requests at a fixed rate, in milliseconds: see paced.py."""
         client = Path(__file__).with_name("paced.py")
@@ -141,6 +153,12 @@ class Generator:
         except subprocess.TimeoutExpired:
             return f"{argv[0]} did not end in time"
         return done.stdout
+
+
+def datagrams_without_room() -> int:
+    """Datagrams that sockets of this machine had no room for, since its start."""
+    names, values = (line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Udp:"))
+    return int(values[names.index("RcvbufErrors")])
 
 
 def _header_arguments(headers: dict[str, str]) -> list[str]:

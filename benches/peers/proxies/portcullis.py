@@ -20,6 +20,7 @@ class Portcullis(Proxy):
     name = "portcullis"
     program = str(REPOSITORY / "target" / "release" / "portcullis")
     install = "cargo build --release"
+    has_http3 = True
 
     def __init__(self, program: str | None = None, routes: Iterable[str] | None = None, workers: int = 1, arguments: Iterable[str] = ()):
         super().__init__(program)
@@ -157,7 +158,18 @@ data:
   tls.crt: {certificate}
   tls.key: {key}
 ---
-{service("backend", site.backend)}"""
+{service("backend", site.backend)}{_HTTP3 if site.http3 else ""}"""
+
+
+_HTTP3 = """\
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: ClientPolicy
+metadata: {name: bench, namespace: default}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: bench}]
+  http3: {}
+"""
 
 
 def service(name: str, port: int, protocol: str = "TCP") -> str:
