@@ -1,25 +1,23 @@
 """The hostile client: attacks in turns, two at a time, or all together, each with a bounded number of connections and calls. A line per attack, and at the end what was sent."""
 
 import asyncio
-import collections
 import contextlib
 import json
 import logging
 import os
+import resource
 import socket
 import ssl
 import struct
 import sys
 import time
 
+import hostile_http3
 import http2
+from attack import ADDRESS, HOST, SENT, Attack, repeat
 from http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, reset
 
-HOST = "hostile.test"
-# The polite client has another one.
-ADDRESS = "127.0.0.2"
 PREFACE = http2.PREFACE
-SENT = collections.Counter()
 
 BAD_REQUESTS = [
     b"GET /one/x HTTP/1.1\r\n\r\n",
@@ -66,71 +64,6 @@ BAD_FRAMES = [
     HELLO + frame(http2.PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2" + GET),
     HELLO + b"\xff\xff\xff" + bytes((DATA, 0, 0, 0, 0, 1)),
 ]
-
-
-class Attack:
-    """The connections of an attack, which are closed at its end."""
-
-    def __init__(self, port: int, tls_port: int):
-        self.port, self.tls_port, self.sockets, self.writers, self.tasks = port, tls_port, [], [], []
-
-    async def connect(self, data: bytes = b"", reads: bool = False, port: int | None = None) -> socket.socket:
-        """Opens a connection that sends `data`. If it does not read, little is received."""
-        client = socket.socket()
-        client.setblocking(False)
-        if not reads:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sockets.append(client)
-        client.bind((ADDRESS, 0))
-        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port or self.port))
-        SENT["connections"] += 1
-        if data:
-            await self.send(client, data)
-        if reads:
-            self.start(self.discard(client))
-        return client
-
-    async def send(self, client: socket.socket, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().sock_sendall(client, data)
-
-    def drip(self, client: socket.socket, data: bytes) -> None:
-        """Sends a little, unless the connection is full."""
-        with contextlib.suppress(OSError):
-            client.send(data)
-
-    async def discard(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while await asyncio.get_running_loop().sock_recv(client, 65536):
-                pass
-
-    def start(self, coroutine) -> None:
-        self.tasks.append(asyncio.create_task(coroutine))
-
-    async def once(self, data: bytes, wait: float = 0.02) -> None:
-        """A connection that is closed soon after its data was sent."""
-        client = await self.connect(data)
-        await asyncio.sleep(wait)
-        self.sockets.remove(client)
-        client.close()
-
-    async def end(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        for client in self.sockets:
-            client.close()
-        for writer in self.writers:
-            writer.transport.abort()
-
-
-async def repeat(per_second: float, call) -> None:
-    number = 0
-    while True:
-        await call(number)
-        number += 1
-        await asyncio.sleep(1 / per_second)
 
 
 def http1(path: str, method: str = "GET", more: str = "") -> bytes:
@@ -406,7 +339,7 @@ async def unread_tls(attack: Attack) -> None:
 ATTACKS = [
     unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, many_events, failing_backends, unread_responses,
     single_bytes, bad_frames, unread_websockets, idle_connections, floods, unread_uploads, long_heads, informational_responses, compressed_responses,
-    limited_requests, long_lines, unfinished_heads, unfinished_handshakes, unread_tls,
+    limited_requests, long_lines, unfinished_heads, unfinished_handshakes, unread_tls, *hostile_http3.ATTACKS,
 ]  # fmt: skip
 
 
@@ -443,9 +376,12 @@ async def together(attacks: list, ports: tuple[int, int], seconds: float) -> Non
 
 
 async def main(ports: tuple[int, int], seconds: float, only: str, order: str) -> None:
-    # Warns of data that is sent on a connection that the peer has closed, as is usual here.
-    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # They warn of data that is sent on a connection that the peer has closed, as is usual here.
+    for logger in "asyncio", "quic":
+        logging.getLogger(logger).setLevel(logging.ERROR)
     os.nice(5)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     attacks = [attack for attack in ATTACKS if only in attack.__name__]
     await (together if order == "together" else in_turns)(attacks, ports, seconds)
     print(json.dumps(SENT), flush=True)

@@ -1,4 +1,4 @@
-"""The polite clients: 200 calls per second over HTTP/1.1 in plain text and TLS, HTTP/2, gRPC and WebSocket. A line per second says which calls ended, as JSON."""
+"""The polite clients: 200 calls per second over HTTP/1.1 in plain text and TLS, HTTP/2, HTTP/3, gRPC and WebSocket. A line per second says which calls ended, as JSON."""
 
 import asyncio
 import json
@@ -9,15 +9,16 @@ import sys
 import time
 
 import http2
+import http3
 from http2 import END_HEADERS, END_STREAM, HEADERS, frame
 
 RATE, TIMEOUT = 200, 10
 HOST, GRPC_HOST = "polite.test", "grpc.test"
-# Turns of the protocols: of 10 calls.
-TURNS = ["HTTP/1.1", "HTTP/2", "gRPC", "HTTP/1.1", "WebSocket", "HTTP/2", "HTTPS", "gRPC", "HTTP/2", "WebSocket"]
-# Calls of a TLS connection: each further one needs a handshake.
+# Turns of the protocols: of 11 calls, so that each of them has all bodies and paths.
+TURNS = ["HTTP/1.1", "HTTP/2", "gRPC", "HTTP/1.1", "WebSocket", "HTTP/2", "HTTPS", "gRPC", "HTTP/2", "WebSocket", "HTTP/3"]
+# Calls of a TLS connection, over TCP or QUIC: each further one needs a handshake.
 CALLS_PER_TLS = 5
-HTTP2_CONNECTIONS, WEBSOCKETS, CALLS_PER_WEBSOCKET = 4, 8, 50
+HTTP2_CONNECTIONS, HTTP3_CONNECTIONS, WEBSOCKETS, CALLS_PER_WEBSOCKET = 4, 4, 8, 50
 
 
 class Failed(Exception):
@@ -81,10 +82,38 @@ class Call:
             self.done.set_result(error)
 
 
-class Client(http2.Connection):
+class Calls:
+    """The calls of a connection, by their streams."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.calls: dict[int, Call] = {}
+
+    def on_headers(self, stream: int, headers: dict) -> None:
+        if stream in self.calls:
+            self.calls[stream].heads.append(headers)
+
+    def on_data(self, stream: int, data: bytes) -> None:
+        if stream in self.calls:
+            self.calls[stream].data += data
+
+    def on_end(self, stream: int) -> None:
+        if stream in self.calls:
+            self.calls[stream].end()
+
+    def on_reset(self, stream: int, code: int) -> None:
+        if stream in self.calls:
+            self.calls[stream].end(f"the stream was reset: {code:#x}")
+
+    def on_lost(self) -> None:
+        for call in self.calls.values():
+            call.end("the connection was closed")
+
+
+class Client(Calls, http2.Connection):
     def __init__(self):
         super().__init__()
-        self.calls, self.next = {}, 1
+        self.next = 1
 
     async def call(self, host: str, path: str, content: bytes, *headers) -> Call:
         stream, call = self.next, Call()
@@ -102,30 +131,10 @@ class Client(http2.Connection):
             self.forget(stream)
         return call
 
-    def on_headers(self, stream: int, headers: dict) -> None:
-        if stream in self.calls:
-            self.calls[stream].heads.append(headers)
-
-    def on_data(self, stream: int, data: bytes) -> None:
-        if stream in self.calls:
-            self.calls[stream].data += data
-
-    def on_end(self, stream: int) -> None:
-        if stream in self.calls:
-            self.calls[stream].end()
-
-    def on_reset(self, stream: int, code: int) -> None:
-        if stream in self.calls:
-            self.calls[stream].end(f"RST_STREAM {code}")
-
     def on_going(self, last: int, code: int) -> None:
         for stream, call in self.calls.items():
             if stream > last:
                 call.end(f"GOAWAY {code}")
-
-    def on_lost(self) -> None:
-        for call in self.calls.values():
-            call.end("the connection was closed")
 
 
 class Http2:
@@ -155,6 +164,45 @@ class Http2:
         call = await client.call(GRPC_HOST, "/neighbours.Echo/Call", content, ("content-type", "application/grpc"), ("te", "trailers"))
         check((call.heads[0].get(":status"), call.heads[-1].get("grpc-status")), ("200", "0"))
         check(bytes(call.data), content)
+
+
+class QuicClient(Calls, http3.Connection):
+    async def call(self, path: str, content: bytes) -> Call:
+        stream, call = self.request(HOST, path, content), Call()
+        self.calls[stream] = call
+        self.transmit()
+        try:
+            if error := await call.done:
+                raise Failed(error)
+        finally:
+            del self.calls[stream]
+        return call
+
+
+class Http3:
+    """Connections with a call at a time, which are replaced from time to time."""
+
+    def __init__(self, port: int):
+        self.port, self.idle = port, []
+
+    async def call(self, number: int) -> None:
+        while self.idle and self.idle[0][0].is_over:
+            self.idle.pop(0)[0].end()
+        # The one that has waited longest, so that all are used.
+        is_reused = len(self.idle) >= HTTP3_CONNECTIONS
+        client, left = self.idle.pop(0) if is_reused else (await http3.connect(QuicClient, self.port, HOST), CALLS_PER_TLS)
+        try:
+            content = body(number)
+            call = await client.call(f"/{('one', 'two')[number // 2 % 2]}/call", content)
+            check(call.heads[0].get(":status"), "200")
+            check(bytes(call.data), content or b"x" * 1000)
+        except BaseException:
+            client.end()
+            raise
+        if left > 1:
+            self.idle.append((client, left - 1))
+        else:
+            client.end()
 
 
 class WebSockets:
@@ -187,7 +235,8 @@ class Load:
         second, tls = Http2(port), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         # The certificate is the proxy's own.
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        self.protocols = {"HTTP/1.1": Http1(port).call, "HTTPS": Http1(tls_port, tls).call, "HTTP/2": second.call, "gRPC": second.grpc, "WebSocket": WebSockets(port).call}
+        self.protocols = {"HTTP/1.1": Http1(port).call, "HTTPS": Http1(tls_port, tls).call, "HTTP/2": second.call, "gRPC": second.grpc}
+        self.protocols |= {"HTTP/3": Http3(tls_port).call, "WebSocket": WebSockets(port).call}
         self.ended, self.running = [], set()
 
     async def call(self, protocol: str, number: int) -> None:
