@@ -16,8 +16,6 @@ use super::pods::GatewayClient;
 use super::problem;
 use super::samples::samples;
 use super::table::{Table, header};
-use super::visible;
-use crate::telemetry::log;
 
 /// Time between two looks with --watch.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -73,9 +71,7 @@ async fn show(
                 is_shown = true;
             }
             // An API server that is away for a while, or pods that are replaced.
-            Err(error) if is_shown => {
-                log::write_line(&visible::lines(&format!("portcullis: {error:#}")));
-            }
+            Err(error) if is_shown => gateway::say_away(&error),
             Err(error) => return Err(error),
         }
         tokio::time::sleep(INTERVAL).await;

@@ -158,6 +158,11 @@ pub(super) fn say(pod: &str, error: &anyhow::Error) {
     log::write_line(&visible::lines(&line));
 }
 
+/// Says on standard error why no pod can be asked, while a command goes on.
+pub(super) fn say_away(error: &anyhow::Error) {
+    log::write_line(&visible::lines(&format!("portcullis: {error:#}")));
+}
+
 /// Sends a request to the admin address of a pod. `path` includes the query. Does not limit the time.
 pub(super) async fn request(
     gateway: &GatewayClient,

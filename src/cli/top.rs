@@ -31,7 +31,7 @@ Reads the counters of the proxy every two seconds. p50 and p99 are estimates fro
 Connections of TCPRoutes and TLSRoutes and sessions of UDPRoutes have a table of their own. FAILED/S are those whose
 line of the access log has an error, and sessions that could not begin. RECEIVED/S is what clients have sent.
 With gateway/NAME, a route has a row for each pod of a Gateway that the controller has created. That takes the rights to list
-pods, and to get and create pods/portforward.
+pods, and to get and create pods/portforward. While the API server is away, `top` says so and goes on.
 Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy, or with --once one of the pods, cannot be reached.")]
 pub struct Args {
     /// The proxy.
@@ -60,7 +60,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut before, _) = looks(args, pods.as_ref())?;
     loop {
         std::thread::sleep(INTERVAL);
-        let (now, code) = looks(args, pods.as_ref())?;
+        let (now, code) = match looks(args, pods.as_ref()) {
+            Ok(looked) => looked,
+            // An API server that is away for a while, or pods that are replaced.
+            Err(error) if pods.is_some() && !args.once => {
+                gateway::say_away(&error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let mut activity = Activity::between(&before, &now);
         activity.requests.truncate(args.limit);
         activity.connections.truncate(args.limit);

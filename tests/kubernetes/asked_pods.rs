@@ -154,6 +154,34 @@ fn pods_that_cannot_be_asked_are_named() {
 }
 
 #[test]
+fn top_goes_on_once_the_api_server_is_back() {
+    let (api, plane) = cluster();
+    let folder = tempfile::tempdir().unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .args(["top", "-o", "json"])
+        .args(EDGE)
+        .arg("--kubeconfig")
+        .arg(kubeconfig(&api, folder.path()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut top = Running(child.unwrap());
+    let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
+    // About two minutes of them.
+    let mut lines = lines.map(Result::unwrap).take(60);
+    assert!(lines.any(|line| line.contains("\"edge-1\"")));
+    api.offline(true);
+    let errors = BufReader::new(top.0.stderr.take().unwrap()).lines();
+    let mut errors = errors.map(Result::unwrap);
+    let away = "portcullis: pods of Gateways in namespace infra cannot be listed: ";
+    assert!(errors.any(|line| line.starts_with(away)));
+    pod(&api, "edge-3", "edge");
+    api.forward("infra", "edge-3", plane.admin());
+    api.offline(false);
+    assert!(lines.any(|line| line.contains("\"edge-3\"")));
+}
+
+#[test]
 fn lines_of_a_tap_have_the_pod() {
     let (api, plane) = cluster();
     let folder = tempfile::tempdir().unwrap();
