@@ -44,6 +44,9 @@ pub struct Outcome {
     /// Name of the gRPC status in that response; `None` if the request is not gRPC.
     #[serde(rename = "grpcStatus", skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<&'static str>,
+    /// The server of the error page of a policy: if it gives the page, the response has its status instead of `status`.
+    #[serde(rename = "pageServer", skip_serializing_if = "Option::is_none")]
+    pub page_server: Option<String>,
     /// Why the request gets that response, unless it is that of a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -145,6 +148,7 @@ impl Outcome {
             rule: None,
             status,
             grpc_status: None,
+            page_server: None,
             reason: None,
         }
     }
@@ -154,10 +158,12 @@ impl Outcome {
         let ResponseStatus {
             status,
             grpc_status,
+            page_server,
         } = response;
         Self {
             status: Some(status),
             grpc_status,
+            page_server: page_server.map(|server| server.to_string()),
             ..self
         }
     }

@@ -14,9 +14,10 @@ use super::policies::is_too_large;
 use super::view::view;
 use crate::filter::answer_preflight;
 use crate::filter::error_page::{self, Accept};
+use crate::ir::ObjectRef;
 use crate::ir::client::{AddressSource, ConnectionSettings};
 use crate::ir::cors::is_preflight;
-use crate::ir::error_page::{ErrorPage, Responder};
+use crate::ir::error_page::{ErrorPage, PageContent, Responder};
 use crate::ir::grpc::{is_call, is_grpc};
 use crate::ir::policy::Enforced;
 use crate::ir::request_path::RequestPath;
@@ -133,12 +134,14 @@ pub struct FilterResponse {
 }
 
 /// The status of a response that is not a backend's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseStatus {
     /// Status of HTTP.
     pub status: u16,
     /// Name of the gRPC status, if the response has one.
     pub grpc_status: Option<&'static str>,
+    /// The server that is asked for a page, whose status replaces this one if it gives the page.
+    pub page_server: Option<ObjectRef>,
 }
 
 impl Preview {
@@ -259,14 +262,18 @@ impl Preview {
         Refusal::new(fault.into(), self.is_call)
     }
 
-    /// Returns what the client gets for a refusal: the status of the page of a policy, if one replaces the response. That of a page
-    /// which is fetched is not known before.
+    /// Returns what the client gets for a refusal: the status of the page of a policy, if one replaces the response.
     pub fn refused(&self, refusal: Refusal, pages: &[ErrorPage]) -> ResponseStatus {
-        let status = StatusCode::from_u16(refusal.status);
-        let status = status.map(|status| self.with_page(status, pages));
+        let Ok(status) = StatusCode::from_u16(refusal.status) else {
+            return ResponseStatus {
+                status: refusal.status,
+                grpc_status: refusal.grpc_status,
+                page_server: None,
+            };
+        };
         ResponseStatus {
-            status: status.map_or(refusal.status, |status| status.as_u16()),
             grpc_status: refusal.grpc_status,
+            ..self.with_page(status, pages)
         }
     }
 
@@ -278,21 +285,34 @@ impl Preview {
         let (status, grpc_status) = match is_error && is_grpc(&self.parts.headers) {
             true => (StatusCode::OK, Some(GrpcStatus::from(status).name())),
             false if has_body => (status, None),
-            false => (self.with_page(status, pages), None),
+            false => return self.with_page(status, pages),
         };
         ResponseStatus {
             status: status.as_u16(),
             grpc_status,
+            page_server: None,
         }
     }
 
     /// Calls of gRPC get no pages.
-    fn with_page(&self, status: StatusCode, pages: &[ErrorPage]) -> StatusCode {
-        let accept = Accept::of(&self.parts.headers);
+    fn with_page(&self, status: StatusCode, pages: &[ErrorPage]) -> ResponseStatus {
         let response = (status, Responder::Gateway);
         let pages: &[ErrorPage] = if self.is_call { &[] } else { pages };
+        let page_server = match error_page::find(pages, response) {
+            Some(ErrorPage {
+                content: PageContent::Server(server),
+                keeps_status: false,
+                ..
+            }) => Some(server.backend.clone()),
+            _ => None,
+        };
+        let accept = Accept::of(&self.parts.headers);
         let page = error_page::replace(pages, response, &accept, &mut HeaderMap::new());
-        page.map_or(status, |(status, _)| status)
+        ResponseStatus {
+            status: page.map_or(status, |(status, _)| status).as_u16(),
+            grpc_status: None,
+            page_server,
+        }
     }
 
     /// Reports whether the request declares a body of more than `max` bytes.

@@ -73,6 +73,33 @@ fn objects(origin: &Origin) -> Objects {
 }
 
 #[tokio::test]
+async fn server_is_named_whose_page_may_have_another_status() {
+    let pages = Origin::echo("pages").await;
+    for (keeps, server, status) in [
+        (false, json!("Service default/pages"), 200),
+        (true, Value::Null, 500),
+    ] {
+        let page = json!({
+            "codes": [500], "source": "Gateway", "keepStatus": keeps,
+            "backendRef": {"name": "pages", "port": 80},
+        });
+        let objects = Objects::http()
+            .service("pages", &[pages.address])
+            .route("route", &[prefix("/missing", "missing")])
+            .with(policy("pages", &gateway(), &json!({"errorPages": [page]})));
+        let scene = Scene::start(&objects);
+        let mut connections = Connections::of(&scene);
+        let sent = sent("GET", "/missing", &[HTML]);
+        let explained = connections.explain(&sent).await;
+        let outcome = &explained["ports"][0]["outcome"];
+        assert_eq!(outcome["status"], 500, "{outcome}");
+        assert_eq!(outcome["pageServer"], server, "{outcome}");
+        let answer = connections.send(&sent).await.expect("a response");
+        assert_eq!(answer.status, status, "{outcome}");
+    }
+}
+
+#[tokio::test]
 async fn status_is_that_of_the_response_with_its_error_page() {
     let origin = Origin::echo("origin").await;
     let scene = Scene::start(&objects(&origin));
