@@ -6,6 +6,7 @@
 mod alerts;
 mod conditions;
 mod errors;
+mod faults;
 #[path = "../harness/generated.rs"]
 mod generated;
 #[path = "../golden/healthy.rs"]

@@ -22,7 +22,7 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Reports whether code has a test of this name.
-fn has_test(code: &str, name: &str) -> bool {
+pub(crate) fn has_test(code: &str, name: &str) -> bool {
     let before = code.split_once(&format!("fn {name}("));
     let attributes = before.and_then(|(before, _)| before.rsplit("\n\n").next());
     attributes.is_some_and(|it| it.contains("#[test]") || it.contains("#[tokio::test"))

@@ -25,7 +25,7 @@ const URI: &str = "spiffe://example.com/client";
 const CLAIM: &str = "Hash=00;URI=spiffe://example.com/admin";
 
 /// Returns a ConfigMap with CA certificates.
-fn ca(name: &str, authorities: &[&Authority]) -> String {
+pub(crate) fn ca(name: &str, authorities: &[&Authority]) -> String {
     let pem: String = authorities.iter().map(|it| it.pem.as_str()).collect();
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"ca.crt": pem},
@@ -33,7 +33,7 @@ fn ca(name: &str, authorities: &[&Authority]) -> String {
     .to_string()
 }
 
-fn validation(names: &[&str], mode: &str) -> Value {
+pub(crate) fn validation(names: &[&str], mode: &str) -> Value {
     let references = names
         .iter()
         .map(|name| json!({"group": "", "kind": "ConfigMap", "name": name}));
@@ -41,7 +41,7 @@ fn validation(names: &[&str], mode: &str) -> Value {
 }
 
 /// Returns an echo backend behind HTTPS on three ports and HTTP on one.
-fn objects(origin: &Origin, frontend: &Value) -> Objects {
+pub(crate) fn objects(origin: &Origin, frontend: &Value) -> Objects {
     let listeners = [
         http("http", 80, ""),
         https("first", 443, "", &["certificate"]),
@@ -57,7 +57,7 @@ fn objects(origin: &Origin, frontend: &Value) -> Objects {
 }
 
 /// Returns a client with this certificate.
-fn presenting(
+pub(crate) fn presenting(
     certificate: Option<&Issued>,
     version: &'static SupportedProtocolVersion,
     protocol: &str,
@@ -116,7 +116,7 @@ fn is_described(identity: &Option<Value>) -> bool {
     text.starts_with("Hash=") && text.ends_with(&format!(";URI={URI};DNS=client.example.com"))
 }
 
-fn issue(authority: &Authority) -> Issued {
+pub(crate) fn issue(authority: &Authority) -> Issued {
     authority.issue(&[URI, "client.example.com"])
 }
 

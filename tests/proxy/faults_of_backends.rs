@@ -205,6 +205,12 @@ async fn certificate_of_a_backend_is_the_first_problem() {
         "renew its certificate",
     ];
     tls_is_first((expired.address, &trusted), UNREACHED, &failing(&texts)).await;
+    let renamed = TlsOrigin::start(&trusted.issue(&["old.example.com"])).await;
+    let texts = [
+        "the backend's certificate has none of the names that its BackendTLSPolicy requires",
+        "compare its certificate with its BackendTLSPolicy",
+    ];
+    tls_is_first((renamed.address, &trusted), UNREACHED, &failing(&texts)).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use jsonwebtoken::Algorithm;
+use rustls::ClientConfig;
+use rustls::version::TLS12;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -13,6 +15,8 @@ use crate::api::document;
 use crate::backend_limits::{gated, send};
 use crate::browser::Browser;
 use crate::client::{Client, connect, get, handshake, read_all};
+use crate::client_certificates::{self, ca, issue, presenting, validation};
+use crate::client_policy::clients;
 use crate::first_problem::{Problem, is_first, is_gone};
 use crate::harness::tls::{self, Certificate};
 use crate::issuer::{Issuer, claims};
@@ -21,12 +25,38 @@ use crate::origin::Origin;
 use crate::provider::Provider;
 use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{Objects, Scene, https, secret};
+use crate::tls_origin::Authority;
+
+/// A listener for a.com.
+fn listener() -> Objects {
+    let listener = https("tls", 443, "a.com", &["tls"]);
+    Objects::gateway(&[listener]).with(secret("tls", &Certificate::new(&["a.com"])))
+}
+
+/// Begins handshakes that fail until that is the first problem, and then one that does not.
+async fn failed_handshakes_are_first(
+    scene: &Scene,
+    (name, failing): (&str, &Arc<ClientConfig>),
+    texts: &[&str],
+    working: &Arc<ClientConfig>,
+) {
+    for _ in 0..10 {
+        assert!(handshake(scene.at(443), name, failing).await.is_err());
+    }
+    let problem = Problem {
+        kind: "clients",
+        object: "TLS handshakes of clients",
+        texts,
+    };
+    is_first(scene, &problem).await;
+    let completed = handshake(scene.at(443), "a.com", working).await;
+    assert!(completed.is_ok(), "{texts:?}");
+    is_gone(scene).await;
+}
 
 #[tokio::test]
 async fn handshakes_of_clients_that_fail_are_the_first_problem() {
-    let listener = https("tls", 443, "a.com", &["tls"]);
-    let objects = Objects::gateway(&[listener]).with(secret("tls", &Certificate::new(&["a.com"])));
-    let scene = Scene::start(&objects);
+    let scene = Scene::start(&listener());
     for (name, config, texts) in [
         (
             "b.com",
@@ -45,22 +75,37 @@ async fn handshakes_of_clients_that_fail_are_the_first_problem() {
             ],
         ),
     ] {
-        for _ in 0..10 {
-            assert!(handshake(scene.at(443), name, &config).await.is_err());
-        }
-        let problem = Problem {
-            kind: "clients",
-            object: "TLS handshakes of clients",
-            texts: &texts,
-        };
-        is_first(&scene, &problem).await;
-        assert!(
-            handshake(scene.at(443), "a.com", &tls::client(&[]))
-                .await
-                .is_ok()
-        );
-        is_gone(&scene).await;
+        let working = tls::client(&[]);
+        failed_handshakes_are_first(&scene, (name, &config), &texts, &working).await;
     }
+}
+
+#[tokio::test]
+async fn clients_without_a_common_version_are_the_first_problem() {
+    let newest = clients("newest", &gateway(), &json!({"tls": {"minVersion": "1.3"}}));
+    let scene = Scene::start(&listener().with(newest));
+    let old = tls::client_of(&[&TLS12], &[]);
+    let texts = [
+        "they have no version, cipher or group of TLS in common with the listener",
+        "change the policy of its TLS, or update them",
+    ];
+    failed_handshakes_are_first(&scene, ("a.com", &old), &texts, &tls::client(&[])).await;
+}
+
+#[tokio::test]
+async fn clients_without_a_valid_certificate_are_the_first_problem() {
+    let (echo, authority) = (Origin::echo("echo").await, Authority::new());
+    let frontend = json!({"default": validation(&["ca"], "AllowValidOnly")});
+    let objects = client_certificates::objects(&echo, &frontend).with(ca("ca", &[&authority]));
+    let scene = Scene::start(&objects);
+    // In TLS 1.3, a client learns of its rejection after its own handshake.
+    let without = presenting(None, &TLS12, "http/1.1");
+    let valid = presenting(Some(&issue(&authority)), &TLS12, "http/1.1");
+    let texts = [
+        "their certificates are missing or not valid",
+        "compare these with the authorities of the listener",
+    ];
+    failed_handshakes_are_first(&scene, ("a.com", &without), &texts, &valid).await;
 }
 
 #[tokio::test]

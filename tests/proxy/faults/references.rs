@@ -6,12 +6,13 @@ use super::{Fault, GATEWAY, ROUTE, fault};
 use crate::access_policy::{access, gateway, ip_rules, of_route};
 use crate::backend_tls::{self, trust};
 use crate::mirror::mirror;
+use crate::rate_limit_policy::{limits, per_hour};
 use crate::route_policy;
 use crate::scene::secret_of;
 
 /// Returns the faults.
 pub(super) fn all() -> Vec<Fault> {
-    [backends(), parents(), policies()]
+    [backends(), parents(), policies(), weak_policies()]
         .into_iter()
         .flatten()
         .collect()
@@ -167,6 +168,52 @@ fn policies() -> Vec<Fault> {
                 let spec = json!({"errorPages": [page]});
                 it.more
                     .push(route_policy::policy("pages", &gateway(), &spec));
+            },
+        ),
+    ]
+}
+
+/// Of policies that do less than they seem to.
+fn weak_policies() -> Vec<Fault> {
+    vec![
+        fault(
+            "policy",
+            "AccessPolicy default/open",
+            &[
+                "spec.ipRules.allow permits addresses that AccessPolicy default/edge does not permit",
+            ],
+            |it| {
+                let edge = access("edge", &gateway(), &ip_rules(&["127.0.0.0/8"], &[]));
+                let open = access("open", &of_route(), &ip_rules(&["0.0.0.0/0"], &[]));
+                it.more.extend([edge, open]);
+            },
+        ),
+        fault(
+            "policy",
+            "RateLimitPolicy default/all",
+            &[
+                "limit all has scope Gateway: a process without a controller knows no others, and admits the whole limit by itself",
+            ],
+            |it| {
+                let mut limit = per_hour("all", 1000);
+                limit["scope"] = json!("Gateway");
+                it.more
+                    .push(limits("all", &gateway(), &json!([limit]), None));
+            },
+        ),
+        fault(
+            "signIn",
+            "AccessPolicy default/desk",
+            &[
+                "no rule that the policy applies to matches spec.oidc.redirectPath /oauth2/callback for host ",
+                "browsers that come back from the provider are not signed in",
+                "correct the path, or add a rule for it",
+            ],
+            |it| {
+                it.hosts = &["desk.example.com"];
+                it.rule["matches"] = json!([{"path": {"value": "/app"}}]);
+                let oidc = json!({"oidc": {"issuer": "https://login.invalid", "clientID": "desk"}});
+                it.more.push(access("desk", &of_route(), &oidc));
             },
         ),
     ]
