@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::certificates::of_names;
-use super::condition::{Condition, ConditionType};
+use super::condition::ConditionType;
 use super::report::{AncestorStatus, ParentStatus, RouteStatuses};
 use super::status_map::StatusMap;
 use crate::finding::{Finding, Kind};
@@ -58,9 +58,9 @@ pub fn of_shared_limits(ports: &[Arc<Port>]) -> BTreeSet<Finding> {
         let shared = shared.filter(|limit| limit.scope == Scope::Gateway);
         shared.map(move |limit| {
             let cause = format!("limit {} has scope Gateway", limit.name);
-            Finding::of_object(Kind::Policy, policy, cause).with_effect(
-                "a process without a controller knows no others, and admits the whole limit by itself",
-            )
+            Finding::of_object(Kind::Policy, policy, cause)
+                .with_effect("a process without a controller knows no others, and admits the whole limit by itself")
+                .with_remedy("run it with a controller, or divide the limit and count by scope Replica")
         })
     });
     shared.collect()
@@ -69,23 +69,28 @@ pub fn of_shared_limits(ports: &[Arc<Port>]) -> BTreeSet<Finding> {
 /// Returns the findings about policies that permit more than one above them, that count requests without an identity, or that
 /// ask for HTTP/3 where it is off, as their conditions have them.
 pub fn of_policies(policies: &StatusMap<[AncestorStatus]>) -> BTreeSet<Finding> {
-    let is_warning = |condition: &&Condition| {
-        matches!(
-            condition.kind,
-            ConditionType::HTTP3Off
-                | ConditionType::LacksIdentity
-                | ConditionType::LoosensInherited
-        )
-    };
     let mut found = BTreeSet::new();
     for (policy, ancestors) in policies {
         let conditions = ancestors.iter().flat_map(|it| &it.conditions);
-        let of_policy = conditions.filter(is_warning);
-        found.extend(
-            of_policy.map(|it| Finding::of_object(Kind::Policy, policy, it.message.clone())),
-        );
+        found.extend(conditions.filter_map(|it| {
+            let remedy = remedy(it.kind)?;
+            let finding = Finding::of_object(Kind::Policy, policy, it.message.clone());
+            Some(finding.with_remedy(remedy))
+        }));
     }
     found
+}
+
+/// Returns what to do about a condition of a policy that is a warning; `None` of other conditions.
+fn remedy(condition: ConditionType) -> Option<&'static str> {
+    match condition {
+        ConditionType::LoosensInherited => Some("narrow it, unless it is meant to permit more"),
+        ConditionType::LacksIdentity => Some("add such a policy, or count by another key"),
+        ConditionType::HTTP3Off => {
+            Some("change what it is off for, or remove http3 from the policy")
+        }
+        _ => None,
+    }
 }
 
 /// Returns the findings about matches that get no request, as their conditions have them.

@@ -486,7 +486,7 @@ spec:
         warnings,
         [
             "warning: RateLimitPolicy default/shared: limit all has scope Gateway: a process without a controller knows no \
-             others, and admits the whole limit by itself"
+             others, and admits the whole limit by itself; run it with a controller, or divide the limit and count by scope Replica"
         ]
     );
     let folder = tempfile::tempdir().unwrap();

@@ -181,6 +181,7 @@ fn weak_policies() -> Vec<Fault> {
             "AccessPolicy default/open",
             &[
                 "spec.ipRules.allow permits addresses that AccessPolicy default/edge does not permit",
+                "narrow it, unless it is meant to permit more",
             ],
             |it| {
                 let edge = access("edge", &gateway(), &ip_rules(&["127.0.0.0/8"], &[]));
@@ -193,6 +194,7 @@ fn weak_policies() -> Vec<Fault> {
             "RateLimitPolicy default/all",
             &[
                 "limit all has scope Gateway: a process without a controller knows no others, and admits the whole limit by itself",
+                "run it with a controller, or divide the limit and count by scope Replica",
             ],
             |it| {
                 let mut limit = per_hour("all", 1000);
