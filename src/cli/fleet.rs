@@ -86,6 +86,8 @@ async fn fetch(
     let pages = gateway.metrics().await?;
     let mut fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
     fleet.is_wide = format == FindingsFormat::Wide;
+    let unprogrammed = gateway.unprogrammed().await;
+    fleet.unprogrammed = unprogrammed.map(|why| format!("{}: {why}", gateway.described()));
     if flags.problems || fleet.is_wide {
         fleet.describe(gateway::documents(gateway, "problems").await?);
     }
@@ -113,6 +115,9 @@ fn print(fleet: &Fleet, format: FindingsFormat, is_watch: bool) -> io::Result<()
 struct Fleet {
     namespace: String,
     pods: Vec<PodStatus>,
+    /// Why the Gateway is not programmed, if that is known. Its pods serve what they have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unprogrammed: Option<String>,
     /// Whether the pods were asked what their problems are.
     #[serde(skip)]
     is_described: bool,
@@ -167,6 +172,7 @@ impl Fleet {
         Self {
             namespace,
             pods: pods.collect(),
+            unprogrammed: None,
             is_described: false,
             is_wide: false,
         }
@@ -207,7 +213,8 @@ impl Fleet {
     }
 
     fn is_well(&self, fail_on: FailOn) -> bool {
-        self.pods.iter().all(|pod| pod.is_well(fail_on))
+        let is_programmed = self.unprogrammed.is_none() || fail_on == FailOn::Error;
+        is_programmed && self.pods.iter().all(|pod| pod.is_well(fail_on))
     }
 }
 
@@ -294,6 +301,9 @@ impl fmt::Display for Fleet {
             "{}",
             Table(rows.chain(self.pods.iter().map(row)).collect())
         )?;
+        if let Some(why) = &self.unprogrammed {
+            writeln!(f, "warning: {why}")?;
+        }
         for (problem, pods) in self.descriptions() {
             writeln!(f, "{}: {problem}", pods.join(", "))?;
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use tokio::io::DuplexStream;
 use tokio::time::timeout;
@@ -156,13 +157,35 @@ impl GatewayClient {
     pub(super) async fn pods(&self) -> anyhow::Result<Vec<GatewayPod>> {
         let mut pods = of_gateway(&self.client, &self.gateway, Phase::Any).await?;
         if pods.is_empty() {
-            let NamespacedName { namespace, name } = &self.gateway;
-            bail!(
-                "Gateway {namespace}/{name} has no pods: its condition Programmed and its Events say why"
-            );
+            let why = self.unprogrammed().await;
+            let why =
+                why.unwrap_or_else(|| "its condition Programmed and its Events say why".to_owned());
+            bail!("{} has no pods: {why}", self.described());
         }
         pods.sort();
         Ok(pods)
+    }
+
+    /// Returns the Gateway as it is shown.
+    pub(super) fn described(&self) -> String {
+        let NamespacedName { namespace, name } = &self.gateway;
+        format!("Gateway {namespace}/{name}")
+    }
+
+    /// Returns what its condition Programmed says if that is not True; `None` also if the Gateway cannot be read, as without the
+    /// right to get it.
+    pub(super) async fn unprogrammed(&self) -> Option<String> {
+        let kind = GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "Gateway");
+        let NamespacedName { namespace, name } = &self.gateway;
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let gateway = request(api.get_opt(name)).await.ok()?.ok()??;
+        let conditions = gateway.data["status"]["conditions"].as_array()?;
+        let programmed = conditions.iter().find(|it| it["type"] == "Programmed")?;
+        let [status, reason, message] =
+            ["status", "reason", "message"].map(|field| programmed[field].as_str().unwrap_or("-"));
+        (status != "True").then(|| format!("Programmed is {status} ({reason}): {message}"))
     }
 
     /// Connects to the admin address of a pod, as a client on its loopback. The future resolves if the connection fails, not

@@ -34,6 +34,7 @@ warning if that may happen.
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 With gateway/NAME, shows a row for each pod of a Gateway that the controller has created: version, revision of the controller,
 for how long it has had no controller, connections, and problems by kind. That takes the rights to list pods and to get pods/proxy.
+With the right to get gateways, it also warns of a Gateway that is not programmed, such as one whose pods the API server refuses.
 With -o wide, each field of a problem has a line of its own: cause, location, effect, remedy and since.
 With --problems or -o wide, also names each problem once, after the pods that have it. That takes the rights to get and create
 pods/portforward, too.

@@ -90,6 +90,43 @@ fn gateway_without_pods_is_named() {
     assert!(error.contains("must be gateway/NAME"), "{error}");
 }
 
+#[test]
+fn gateway_whose_pods_are_refused_is_named() {
+    let api = Api::start();
+    let gateway = |status: &str| {
+        let condition = json!({
+            "type": "Programmed", "status": status, "reason": "Pending", "message": "the API server refuses its pods",
+        });
+        api.put(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"name": "edge", "namespace": "infra"},
+            "spec": {"gatewayClassName": "portcullis", "listeners": []},
+            "status": {"conditions": [condition]},
+        }));
+    };
+    gateway("False");
+    let why = "Programmed is False (Pending): the API server refuses its pods\n";
+    let output = run(&api, &EDGE);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    let none = format!("Gateway infra/edge has no pods: {why}");
+    assert!(error.contains(&none), "{error}");
+
+    // Those of the rollout before.
+    pod(&api, "edge-1", "edge");
+    metrics(&api, "edge-1", 7, (1, 0));
+    let output = run(&api, &EDGE);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let warning = format!("\nwarning: Gateway infra/edge: {why}");
+    assert!(printed.ends_with(&warning), "{printed}");
+    let output = run(&api, &[&EDGE[..], &["--fail-on", "error"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    gateway("True");
+    let output = run(&api, &EDGE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
 /// A program that is killed when the test ends.
 pub(crate) struct Running(pub(crate) Child);
 
