@@ -223,11 +223,7 @@ fn new_route_is_not_served_before_a_policy_that_is_older() {
     api.apply(&route("marker", "two"));
     plane.wait_for("marker.example", "https://two/");
     assert_eq!(plane.answer("a.example").as_deref(), Some("404"));
-    let is_late = || {
-        plane
-            .log("HTTPRoute default/a: is new and not served yet")
-            .len()
-    };
+    let is_late = || plane.log("HTTPRoute default/a: is new: ").len();
     eventually(is_late, |lines| *lines > 0);
     assert_eq!(plane.answer("a.example").as_deref(), Some("404"));
     api.delay("AccessPolicy", false);
@@ -250,7 +246,7 @@ fn route_that_waits_names_the_right_that_is_missing() {
     api.apply(&access("policy", "a", "ipRules: {allow: [192.0.2.1]}"));
     api.apply(&route("a", "one"));
     let names_right = || {
-        let lines = plane.log("HTTPRoute default/a: is new and not served yet");
+        let lines = plane.log("HTTPRoute default/a: is new: ");
         let right = "AccessPolicy (the API server does not permit the verb watch: status 403 (403 Forbidden))";
         lines.iter().any(|line| line.contains(right))
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::moments::{Moment, Moments};
+use super::moments::{Moment, Moments, REMEDY};
 use super::referenced::{Earlier, Referenced};
 use super::references::{References, is_held_name};
 use super::scope::Scope;
@@ -228,14 +228,15 @@ impl Deferrals {
             let object = snapshot.object(name);
             let generation = object.as_ref().map_or(0, |it| it.meta().generation);
             let state = match (&object, &it.previous) {
-                (None, _) => "was deleted, and is served still",
-                (Some(_), None) => "is new and not served yet",
-                (Some(object), Some(_)) if protects(object.kind()) => {
-                    "has changed, and what it permits beyond its previous version is not in force yet"
-                }
-                (Some(_), Some(_)) => "has changed, and its previous version is served",
+                (None, _) => ("was deleted", "it is served still"),
+                (Some(_), None) => ("is new", "it is not served yet"),
+                (Some(object), Some(_)) if protects(object.kind()) => (
+                    "has changed",
+                    "what it permits beyond its previous version is not in force yet",
+                ),
+                (Some(_), Some(_)) => ("has changed", "its previous version is served"),
             };
-            Some(late_problem(name, generation, state, &why))
+            Some(late_problem(name, generation, state, (&*why, REMEDY)))
         })
     }
 }
@@ -261,11 +262,17 @@ impl Deferred {
     }
 }
 
-/// A problem of an object that is late, in this state.
-pub(super) fn late_problem(name: &ObjectRef, generation: i64, state: &str, why: &str) -> Problem {
+/// A problem of an object that is late, with its state and what that does, and with what it waits for and what to do about that.
+pub(super) fn late_problem(
+    name: &ObjectRef,
+    generation: i64,
+    (state, effect): (&str, &str),
+    (why, remedy): (&str, &str),
+) -> Problem {
+    let problem = Problem::of_object(name.clone(), generation, format!("{state}: {why}"));
     Problem {
         severity: Severity::Warning,
-        ..Problem::of_object(name.clone(), generation, format!("{state}: {why}"))
+        ..problem.with_effect(effect).with_remedy(remedy)
     }
 }
 

@@ -8,6 +8,9 @@ use crate::api::protects;
 
 /// Maximum number of watches in a message: there may be one for each kind and namespace.
 const WATCHES_SHOWN: usize = 8;
+/// What to do about a moment that is not past.
+pub(super) const REMEDY: &str =
+    "check that this process may list and watch these, and that the API server responds";
 
 /// A point in time. Moments are counted from 1; 0 is past.
 pub(super) type Moment = u64;
@@ -132,8 +135,7 @@ impl Moments {
             more => format!(" and of {more} more"),
         };
         Some(format!(
-            "policies may have been written before that the watch of {watches}{more} has not shown so far; check that this \
-             process may list and watch these, and that the API server responds"
+            "policies may have been written before that the watch of {watches}{more} has not shown so far"
         ))
     }
 

@@ -9,7 +9,7 @@ use std::mem;
 use tokio::time::Instant;
 
 use super::deferrals::{Deferrals, Released, late_problem};
-use super::moments::{Moment, Moments};
+use super::moments::{Moment, Moments, REMEDY};
 use super::scope::Scope;
 use super::timing::Timing;
 use crate::api::backend_tls_policy::{BackendTlsOverride, BackendTlsPolicy};
@@ -205,16 +205,18 @@ impl Retained {
             late.map(|version| (name, version))
         });
         let late = versions.filter_map(move |(name, version)| {
-            let state = "was deleted or has lost targets, and is in force still";
+            let state = ("was deleted or has lost targets", "it is in force still");
             let generation = version.policy.meta().generation;
-            let why = version.stay.why(moments, first, scopes)?;
-            Some(late_problem(name, generation, state, &why))
+            let (why, remedy) = version.stay.why(moments, first, scopes)?;
+            Some(late_problem(name, generation, state, (&*why, remedy)))
         });
         let refused = self.refused.iter().map(move |(namespace, stay)| {
             let name = ObjectRef::new(Namespace::GROUP, Namespace::KIND, "", namespace);
             let why = stay.why(moments, first, scopes).filter(|_| stay.is_late);
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            Problem::of_object(name, 0, format!("{TOO_MANY}{why}"))
+            let (why, remedy) = why.unwrap_or_default();
+            let separator = if why.is_empty() { "" } else { ": " };
+            let problem = Problem::of_object(name, 0, format!("{TOO_MANY}{separator}{why}"));
+            problem.with_remedy(remedy)
         });
         late.chain(refused)
     }
@@ -316,17 +318,18 @@ impl Stay {
         !ends
     }
 
-    /// Says what it waits for; `None` if it does not.
+    /// Says what it waits for, and what to do about it; `None` if it does not wait.
     fn why(
         &self,
         moments: &Moments,
         first: Option<(Moment, &ObjectRef)>,
         scopes: &BTreeMap<usize, Scope>,
-    ) -> Option<String> {
+    ) -> Option<(String, &'static str)> {
         let after = self.after?;
         let older = first.filter(|(moment, _)| *moment <= after);
         let why = moments.why_not_past(after, scopes);
-        why.or_else(|| older.map(|(_, object)| not_served(object)))
+        why.map(|why| (why, REMEDY))
+            .or_else(|| older.map(|(_, object)| (not_served(object), "")))
     }
 
     /// The time from which it should have ended.

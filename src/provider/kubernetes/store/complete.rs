@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::moments::Moment;
+use super::super::moments::{Moment, REMEDY};
 use super::super::scope::Scope;
 use super::Store;
 use crate::provider::Load;
@@ -20,7 +20,8 @@ impl Store {
             let awaited: Vec<_> = self.awaited().map(ToString::to_string).collect();
             return Some(format!("still waiting for {}", awaited.join(", ")));
         }
-        self.moments.why_not_past(self.first?, &self.scopes)
+        let why = self.moments.why_not_past(self.first?, &self.scopes)?;
+        Some(format!("{why}; {REMEDY}"))
     }
 
     /// Reports whether all kinds that can reference Secrets and ConfigMaps have been listed.

@@ -284,8 +284,11 @@ fn edit_that_waits_for_long_is_a_problem() {
     let load = store.load().unwrap();
     assert!(matches!(&load.waiting[..], [Object::AccessPolicy(_)]));
     let problem = load.problems[0].to_string();
-    let state = "warning: AccessPolicy default/a: has changed, and what it permits beyond its previous version is not in force yet";
+    let state =
+        "warning: AccessPolicy default/a: has changed: policies may have been written before";
     assert!(problem.starts_with(state), "{problem}");
+    let effect = "what it permits beyond its previous version is not in force yet";
+    assert_eq!(load.problems[0].effect, effect);
     assert_eq!(denied(&store), [X]);
     answer(&mut store);
     assert!(store.release(late));

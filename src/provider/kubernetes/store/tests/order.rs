@@ -381,11 +381,13 @@ fn what_waits_for_long_is_a_problem_and_is_not_published() {
     let load = store.load().unwrap();
     assert!(matches!(&load.waiting[..], [Object::HttpRoute(_)]));
     let problem = load.problems[0].to_string();
-    assert!(
-        problem.starts_with("warning: HTTPRoute default/a: is new and not served yet"),
-        "{problem}"
-    );
+    let state = "warning: HTTPRoute default/a: is new: policies may have been written before";
+    assert!(problem.starts_with(state), "{problem}");
     assert!(problem.contains("AccessPolicy"), "{problem}");
+    assert_eq!(load.problems[0].effect, "it is not served yet");
+    let remedy =
+        "; check that this process may list and watch these, and that the API server responds";
+    assert!(problem.ends_with(remedy), "{problem}");
     assert!(!is_served(&store, "a"));
     answer(&mut store);
     assert!(store.release(late) && is_served(&store, "a"));

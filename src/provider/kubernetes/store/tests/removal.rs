@@ -446,8 +446,9 @@ fn policy_that_stays_for_an_object_that_changes_often_names_it() {
     let problem = store.load().unwrap().problems[0].to_string();
     assert_eq!(
         problem,
-        "warning: AccessPolicy default/a: was deleted or has lost targets, and is in force still: a change of HTTPRoute default/a \
-         may have been written before that is not served yet, since it changes often or waits for what it refers to"
+        "warning: AccessPolicy default/a: was deleted or has lost targets: a change of HTTPRoute default/a \
+         may have been written before that is not served yet, since it changes often or waits for what it refers to: it is in \
+         force still"
     );
     answer(&mut store);
     assert!(store.release(later(10)) && !has_policy(&store, "a"));
