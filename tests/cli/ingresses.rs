@@ -68,7 +68,7 @@ fn migrate_reads_a_folder_with_other_files_and_a_pipe() {
     fs::write(input.join("\u{1b}[2J.md"), "Ingresses").unwrap();
     let escaped = output(&["migrate", input.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&escaped.stderr);
-    assert!(said.contains("\\u001b[2J.md: not read"), "{said:?}");
+    assert!(said.contains("\\u{1b}[2J.md: not read"), "{said:?}");
     assert!(!said.contains('\u{1b}'), "{said:?}");
 
     let pipe = folder.path().join("pipe");
