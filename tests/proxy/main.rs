@@ -111,6 +111,7 @@ mod provider;
 mod proxy_protocol;
 mod proxy_protocol_out;
 mod rate_limit_policy;
+mod refused_calls;
 mod release_backends;
 mod releases;
 mod reload;
