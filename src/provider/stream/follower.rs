@@ -34,8 +34,8 @@ const SHORTEST_STREAM: Duration = Duration::from_secs(1);
 /// Delay before the next attempt on the leader, after a failure or after a move to it. Without it, two controllers that
 /// each name the other as leader would bounce pods between them.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
-/// How long a state of another controller process waits that lacks policies of the published one: its watches may be behind
-/// those of the process before. In a cluster, a deleted policy stays in force for as long.
+/// How long a state of another controller process waits that is behind the published one: its watches may be behind those of
+/// the process before. In a cluster, a deleted policy stays in force for as long.
 const CATCH_UP: Duration = Duration::from_secs(1);
 /// Minimum time between two requests for key sets: clients choose the keys that tokens name.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
@@ -61,7 +61,7 @@ pub(super) struct Follower<N> {
     state: GatewayObjects,
     /// The state that was published last, or the copy of a previous container.
     published: GatewayObjects,
-    /// Until when the state is not published, since it lacks policies of the published one. `None` if it is published.
+    /// Until when the state is not published, since it is behind the published one. `None` if it is published.
     late_until: Option<Instant>,
     /// Until when the state, the copy of a previous container, is not published: a controller may have a later one, with stricter
     /// policies. `None` if it is published.
@@ -297,7 +297,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     fn committed(&mut self) {
         self.needs_full_state = false;
-        if self.state.lacks_policies_of(&self.published) {
+        if self.state.is_behind(&self.published) {
             let end = Instant::now() + CATCH_UP;
             self.late_until = self.late_until.or(Some(end));
         } else {

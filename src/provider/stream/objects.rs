@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::api::key_set::KeySet;
 use crate::api::{
-    Kind, Object, ObjectRef, decode_whole, group_and_version, protects, unknown_to_sender,
+    Kind, Object, ObjectRef, Protection, decode_whole, group_and_version, protection, protects,
+    unknown_to_sender,
 };
 use crate::finding::Severity;
 use crate::provider::problem::unreadable;
@@ -110,22 +111,23 @@ impl GatewayObjects {
         Some(updates)
     }
 
-    /// Reports whether a policy that protects requests is not in this state, but in one of another controller process, or in a
-    /// later version there.
-    pub(super) fn lacks_policies_of(&self, other: &Self) -> bool {
-        let version = |state: &Self, name: &ObjectRef| {
-            let policy = state.snapshot.object(name)?;
-            let meta = policy.meta();
-            Some((meta.creation_timestamp, meta.generation))
+    /// Reports whether this state is older than one of another controller process, as far as that can be told: it has an earlier
+    /// version of an object, or lacks one whose end may open something, since it protects requests or takes them from others.
+    pub(super) fn is_behind(&self, other: &Self) -> bool {
+        let version = |object: &Object| {
+            let meta = object.meta();
+            (meta.creation_timestamp, meta.generation)
+        };
+        let is_earlier = |of_other: Object| {
+            let (kind, meta) = (of_other.kind(), of_other.meta());
+            let name = kind.object_ref(&meta.namespace, &meta.name);
+            match self.snapshot.object(&name) {
+                Some(own) => version(&own) < version(&of_other),
+                None => matches!(protection(kind), Protection::Protects | Protection::Takes),
+            }
         };
         let of_instance = |state: &Self| state.position.as_ref().map(|it| it.instance.clone());
-        let mut protecting = Kind::streamed().filter(|kind| protects(kind));
-        of_instance(self) != of_instance(other)
-            && protecting.any(|kind| {
-                let keys = other.snapshot.keys(kind).into_iter();
-                let mut names = keys.map(|key| kind.object_ref(&key.namespace, &key.name));
-                names.any(|name| version(self, &name) < version(other, &name))
-            })
+        of_instance(self) != of_instance(other) && other.snapshot.objects().any(is_earlier)
     }
 
     /// Reports whether `other` has key material that this state does not have.

@@ -131,3 +131,53 @@ async fn state_without_a_policy_of_the_copy_waits_for_it() {
     assert_eq!(load.position.as_ref().unwrap().to_string(), "two/2");
     assert!(load.snapshot.access_policies.get("infra", "a").is_some());
 }
+
+/// Returns a version of an object.
+fn version(api_version: &str, kind: &str, generation: i64, spec: &serde_json::Value) -> Update {
+    Update::Put(json!({
+        "apiVersion": api_version, "kind": kind,
+        "metadata": {"name": "a", "namespace": "infra", "generation": generation}, "spec": spec,
+    }))
+}
+
+/// A later version of a Gateway may ask for client certificates, and another route gets the requests of one that is missing.
+#[tokio::test(start_paused = true)]
+async fn state_of_another_controller_with_an_earlier_gateway_or_without_a_route_waits() {
+    let (updates, received) = mpsc::channel(1);
+    let (follower, mut loaded) = follower(received);
+    tokio::spawn(follower.run(None));
+    let api = "gateway.networking.k8s.io/v1";
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let spec = json!({"gatewayClassName": "ours", "listeners": listeners});
+    let gateway = |generation| version(api, "Gateway", generation, &spec);
+    let route = || version(api, "HTTPRoute", 1, &json!({"parentRefs": [{"name": "a"}]}));
+    let service = || version("v1", "Service", 0, &json!({"ports": [{"port": 80}]}));
+    let commit = |revision| Update::Commit { revision };
+    let send = async |all: Vec<Update>| {
+        for update in all {
+            updates.send(update).await.unwrap();
+        }
+    };
+    send(vec![begin("one", None), gateway(2), route(), service()]).await;
+    send(vec![commit(1)]).await;
+    next_load(&mut loaded).await;
+    let start = Instant::now();
+    let behind = [
+        ("two", vec![gateway(1), route()]),
+        ("three", vec![gateway(2)]),
+    ];
+    for (instance, objects) in behind {
+        send(vec![begin(instance, None)]).await;
+        send(objects).await;
+        send(vec![commit(1), gateway(2), route(), commit(2)]).await;
+        let load = next_load(&mut loaded).await;
+        let gateway = load.snapshot.gateways.get("infra", "a").unwrap();
+        assert_eq!(gateway.metadata.generation, 2, "{instance}");
+        assert_eq!(load.snapshot.http_routes.len(), 1, "{instance}");
+        assert!(start.elapsed() < CATCH_UP, "{instance}");
+    }
+    // Nothing is open without a Service.
+    send(vec![begin("four", None), gateway(2), route(), commit(1)]).await;
+    assert!(next_load(&mut loaded).await.snapshot.services.is_empty());
+    assert!(start.elapsed() < CATCH_UP);
+}
