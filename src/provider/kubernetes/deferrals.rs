@@ -1,5 +1,6 @@
 //! Changed objects whose previous versions are published: until what they refer to is known, for a limited time, and new ones
-//! and what changes add until the policies of a moment are known, without a limit. Nothing else waits for them.
+//! and what changes add until the policies of a moment are known, without a limit. New ones also wait for the end of deleted
+//! policies. Nothing else waits for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -30,6 +31,9 @@ pub(super) struct Wait {
     known: usize,
     /// All policies have to be known that are as old as this.
     pub(super) after: Moment,
+    /// Deleted policies have to end that are in force for one of these objects, up to the version with this number.
+    targets: Vec<ObjectRef>,
+    last_version: u64,
 }
 
 /// An object that waits.
@@ -42,6 +46,8 @@ struct Deferred {
     /// The first change that is not published waits for this moment, or for a later one.
     first: Moment,
     is_late: bool,
+    /// Whether a version waits for nothing but the end of a policy.
+    awaits_end: bool,
 }
 
 /// What no longer waits.
@@ -139,8 +145,10 @@ impl Deferrals {
     }
 
     /// Returns the first moment that a change waits for, and its object, of which neither this change is published nor a later one.
+    /// What waits for nothing but the end of a policy does not count: they end together.
     pub(super) fn first(&self) -> Option<(Moment, &ObjectRef)> {
-        let changes = self.all.iter().filter(|(_, it)| it.wait.after > 0);
+        let changes = self.all.iter();
+        let changes = changes.filter(|(_, it)| it.wait.after > 0 && !it.awaits_end);
         changes.map(|(name, it)| (it.first, name)).min()
     }
 
@@ -149,12 +157,14 @@ impl Deferrals {
         self.all.remove(name);
     }
 
-    /// Ends the wait of what is complete, or has waited too long for what it refers to.
+    /// Ends the wait of what is complete, or has waited too long for what it refers to. `in_force` returns the last version up to
+    /// a number of the deleted policies that are in force for one of these objects.
     pub(super) fn release(
         &mut self,
         now: Instant,
         referenced: &Referenced,
         moments: &Moments,
+        in_force: impl Fn(&[ObjectRef], u64) -> Option<u64>,
     ) -> Released {
         let mut released = Released::default();
         let held = self.all.keys().filter(|name| is_held_name(name));
@@ -164,15 +174,21 @@ impl Deferrals {
             .collect();
         self.all.retain(|name, deferred| {
             let is_due = now.saturating_duration_since(deferred.since) >= self.wait;
-            let ends = |wait: &mut Wait| {
+            let mut awaits_end = false;
+            let mut ends = |wait: &mut Wait| {
                 let is_complete = wait.has_references(referenced, |name| behind.contains(name));
-                moments.is_past(wait.after) && (is_complete || is_due)
+                let is_ready = moments.is_past(wait.after) && (is_complete || is_due);
+                let ends = is_ready && wait.has_ends(&in_force);
+                awaits_end |= is_ready && !ends;
+                ends
             };
             if ends(&mut deferred.wait) {
                 released.names.push(name.clone());
                 return false;
             }
-            if let Some((next, wait)) = deferred.next.take_if(|(_, wait)| ends(wait)) {
+            let next = deferred.next.take_if(|(_, wait)| ends(wait));
+            deferred.awaits_end = awaits_end;
+            if let Some((next, wait)) = next {
                 deferred.previous = Some(next);
                 deferred.first = wait.after + 1;
                 (deferred.since, deferred.is_late) = (now, false);
@@ -189,7 +205,7 @@ impl Deferrals {
 
     /// Returns when the next object has waited too long for what it refers to, or is late.
     pub(super) fn next(&self, moments: &Moments) -> Option<Instant> {
-        let ends = self.all.values();
+        let ends = self.all.values().filter(|it| !it.awaits_end);
         let ends = ends.filter(|it| !it.is_late || moments.is_past(it.wait.after));
         ends.map(|it| it.since + self.wait).min()
     }
@@ -250,6 +266,7 @@ impl Deferred {
             first: wait.after,
             wait,
             is_late: false,
+            awaits_end: false,
         }
     }
 
@@ -276,6 +293,15 @@ pub(super) fn late_problem(
     }
 }
 
+impl Released {
+    /// Adds what no longer waits since then.
+    pub(super) fn extend(&mut self, later: Self) {
+        self.names.extend(later.names);
+        self.advanced.extend(later.advanced);
+        self.is_changed |= later.is_changed;
+    }
+}
+
 impl Wait {
     /// Returns the wait for these references, and for the policies of a moment.
     pub(super) fn new(references: Vec<References>, after: Moment) -> Self {
@@ -283,6 +309,27 @@ impl Wait {
             references,
             known: 0,
             after,
+            targets: Vec::new(),
+            last_version: u64::MAX,
+        }
+    }
+
+    /// Adds the wait for the end of the deleted policies that are in force for an object, or for what it refers to.
+    pub(super) fn with_ends(self, object: &Object) -> Self {
+        let (kind, meta) = (object.kind(), object.meta());
+        let mut targets = vec![kind.object_ref(&meta.namespace, &meta.name)];
+        object.references(&mut |field| targets.push(field.object_ref(&meta.namespace)));
+        Self { targets, ..self }
+    }
+
+    /// Reports whether these policies have ended. Those that were deleted since they were looked for first do not count.
+    pub(super) fn has_ends(&mut self, in_force: impl Fn(&[ObjectRef], u64) -> Option<u64>) -> bool {
+        match in_force(&self.targets, self.last_version) {
+            Some(last) => {
+                self.last_version = last;
+                false
+            }
+            None => true,
         }
     }
 

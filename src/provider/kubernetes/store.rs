@@ -404,13 +404,18 @@ impl Store {
             Some((_, after)) if may_open => after,
             _ => 0,
         };
-        let (mut wait, moments) = (Wait::new(references, after), &self.moments);
+        let mut wait = Wait::new(references, after);
+        if may_open && known.published().is_none() {
+            wait = wait.with_ends(&object);
+        }
+        let moments = &self.moments;
         let lacks_references = self.is_published
             && !wait.has_references(&self.referenced, |name| {
                 self.deferred.is_behind(name, moments)
             })
             && may_wait(known.published(), &object);
-        let is_deferred = lacks_references || !moments.is_past(after);
+        let in_force = |objects: &[ObjectRef], last| self.retained.in_force(objects, last);
+        let is_deferred = lacks_references || !moments.is_past(after) || !wait.has_ends(in_force);
         if is_deferred && let Some(published) = self.protecting(known.published()) {
             self.hold_version(name, &object, (published, None), wait);
             return false;

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::super::additions::ends_listeners;
-use super::super::deferrals::Wait;
+use super::super::deferrals::{Released, Wait};
 use super::super::loosening::permits_plain_text;
 use super::super::observer::is_observed;
 use super::super::references::is_held_by_reference;
@@ -20,13 +20,17 @@ impl Store {
         }
         self.drop_unreferenced();
         // At once: a deleted policy ends with the route that was deleted before.
-        let changed = self.deferred.release(now, &self.referenced, &self.moments);
+        let mut changed = self.release_deferred(now);
         let namespaces = &self.snapshot.namespaces;
         let (moments, deferred) = (&mut self.moments, &self.deferred);
         let ended = self.retained.release(now, moments, deferred, |name| {
             let namespace = namespaces.get("", name);
             namespace.is_some_and(|it| it.metadata.deletion_timestamp.is_some())
         });
+        if ended.is_changed {
+            // What has waited for the end of a policy is published with it.
+            changed.extend(self.release_deferred(now));
+        }
         for name in &changed.advanced {
             self.referenced.publish_next(name);
         }
@@ -43,6 +47,18 @@ impl Store {
         }
         self.drop_unreferenced();
         !changed.names.is_empty() || changed.is_changed || ended.is_changed
+    }
+
+    fn release_deferred(&mut self, now: Instant) -> Released {
+        let Self {
+            deferred,
+            retained,
+            referenced,
+            moments,
+            ..
+        } = self;
+        let in_force = |objects: &[ObjectRef], last| retained.in_force(objects, last);
+        deferred.release(now, referenced, moments, in_force)
     }
 
     /// Returns how many objects have a new version, or a deletion, that waits for policies.

@@ -12,6 +12,7 @@ use crate::provider::problem::unreadable;
 
 mod edits;
 mod endpoints;
+mod ends;
 mod later;
 mod listeners;
 mod order;

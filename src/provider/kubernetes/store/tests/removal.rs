@@ -91,7 +91,7 @@ fn deleted_policy_stays_until_the_watches_of_all_namespaces_have_shown_what_is_o
 }
 
 /// Returns the number of targets of the published policy `a` of a kind.
-fn targets(store: &Store, kind: &Kind) -> Option<usize> {
+pub(super) fn targets(store: &Store, kind: &Kind) -> Option<usize> {
     let snapshot = store.load().unwrap().snapshot;
     Some(match snapshot.object(&kind.object_ref("default", "a"))? {
         Object::AccessPolicy(it) => it.spec.target_refs.len(),
@@ -104,7 +104,7 @@ fn targets(store: &Store, kind: &Kind) -> Option<usize> {
 }
 
 /// Returns a change of the policy `a` of a kind, with these targets.
-fn with_targets(kind: &Kind, names: &[&str]) -> Change {
+pub(super) fn with_targets(kind: &Kind, names: &[&str]) -> Change {
     let (group, target) = match kind.kind {
         "ClientPolicy" => ("gateway.networking.k8s.io", "Gateway"),
         "BackendTLSPolicy" | "BackendTLSOverride" => ("", "Service"),
