@@ -13,7 +13,7 @@ use super::parsed;
 use super::requests::requests;
 use super::retry::Failure;
 use super::scope::Scope;
-use crate::api::Kind;
+use crate::api::{Key, Kind};
 
 /// Interval of discovery for a kind that disappeared. An API server may not serve all kinds while it starts.
 pub(super) const REDISCOVERY: Duration = Duration::from_secs(1);
@@ -62,8 +62,22 @@ struct VersionedItem {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct VersionOfItem {
+    name: String,
+    #[serde(default)]
+    namespace: String,
     #[serde(default)]
     resource_version: String,
+}
+
+/// The objects of a scope at a moment.
+#[derive(Debug, Default)]
+pub(super) struct Existing {
+    /// The version of the cluster; `None` if versions cannot be compared.
+    pub(super) at: Option<u64>,
+    /// The newest version of the objects; `None` if there are none, or if versions cannot be compared. The version of the cluster
+    /// would not do: objects of other kinds count in it, and a watch does not show these.
+    pub(super) newest: Option<u64>,
+    pub(super) keys: Vec<Key>,
 }
 
 impl Lister<'_> {
@@ -129,40 +143,44 @@ impl Lister<'_> {
         Ok(serde_json::from_str(&text).map_err(kube::Error::SerdeError)?)
     }
 
-    /// Returns the newest version of the objects, as of now; `None` if there are none, or if versions cannot be compared. The
-    /// version of the list itself would not do: objects of other kinds count in it, and a watch does not show these.
-    pub(super) async fn newest_version(&self, served: &Served) -> Result<Option<u64>, Failure> {
-        match self.newest_in_pages(served, Some(PAGE)).await {
+    /// Returns which objects there are now.
+    pub(super) async fn existing(&self, served: &Served) -> Result<Existing, Failure> {
+        match self.existing_in_pages(served, Some(PAGE)).await {
             // A list without a limit has one page, whose continue token cannot expire.
             Err(failure) if failure.status() == Some(410) => {
-                self.newest_in_pages(served, None).await
+                self.existing_in_pages(served, None).await
             }
-            newest => newest,
+            existing => existing,
         }
     }
 
     /// The same from pages of this size. All pages are as old as the first one.
-    async fn newest_in_pages(
+    async fn existing_in_pages(
         &self,
         served: &Served,
         limit: Option<u32>,
-    ) -> Result<Option<u64>, Failure> {
+    ) -> Result<Existing, Failure> {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
             limit,
             ..ListParams::default()
         };
-        let mut newest: Option<u64> = None;
+        let mut existing = Existing::default();
         loop {
             let request = served.requests.list_metadata(&params);
             let request = request.map_err(kube::Error::BuildRequest)?;
             let page: Versions = self.with_timeout(self.client.request(request)).await?;
-            let items = page.items.unwrap_or_default();
-            let versions = items.iter().map(|item| &item.metadata.resource_version);
-            newest = newest.max(versions.filter_map(|it| parsed::version(it)).max());
+            let at = page.metadata.resource_version.as_deref();
+            existing.at = at.and_then(parsed::version);
+            for VersionedItem { metadata } in page.items.unwrap_or_default() {
+                let version = parsed::version(&metadata.resource_version);
+                existing.newest = existing.newest.max(version);
+                let key = Key::new(&metadata.namespace, &metadata.name);
+                existing.keys.push(key);
+            }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                return Ok(newest);
+                return Ok(existing);
             }
         }
     }

@@ -11,6 +11,9 @@ pub(super) enum Message {
     Watched(usize, Change),
     /// Result of a fetch: the object, or `None` if it does not exist.
     Fetched(ObjectRef, Option<ParsedObject>),
+    /// At a version of the cluster, these objects of the scope with this index existed. What follows is the newest version of
+    /// these.
+    Existed(usize, u64, Vec<Key>),
     /// The newest version of the objects of the scope with this index at a moment; `None` if there were none.
     Newest(usize, Moment, Option<u64>),
     /// Why the API server refuses requests for the scope with this index; `None` when it no longer does.

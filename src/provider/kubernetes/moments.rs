@@ -1,10 +1,11 @@
-//! Moments, and which of them the watches of policies have passed: they have seen all that was written before. Objects arrive
-//! on one watch for each kind, so that a route may arrive before a policy that was written before it. Does no I/O.
+//! Moments, and which of them the watches of policies have passed: they have seen all that was written or deleted before. Objects
+//! arrive on one watch for each kind, so that a route may arrive before a policy that was written before it. Does no I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use super::scope::Scope;
-use crate::api::protects;
+use crate::api::{Key, protects};
 
 /// Maximum number of watches in a message: there may be one for each kind and namespace.
 const WATCHES_SHOWN: usize = 8;
@@ -51,10 +52,41 @@ struct Seen {
     first: Option<Answer>,
     /// The last one. If it took the place of the first one, a watch that follows constant writes would reach none.
     last: Option<Answer>,
+    /// The versions of the objects that the watch has shown.
+    known: BTreeMap<Key, u64>,
+    /// What the next answer has found deleted.
+    gone: Vec<Gone>,
 }
 
-/// At a moment, this was the newest version; `None` if there were no objects.
-type Answer = (Moment, Option<u64>);
+/// An object that existed no longer at a version of the cluster.
+type Gone = (Key, u64);
+
+/// What was found at a moment.
+struct Answer {
+    moment: Moment,
+    /// The newest version; `None` if there were no objects.
+    newest: Option<u64>,
+    /// What the watch had shown, and was deleted.
+    gone: Vec<Gone>,
+}
+
+impl Seen {
+    /// Reports whether the watch has shown all that was written and deleted before.
+    fn has_reached(&self, answer: &Answer) -> bool {
+        let is_shown = |(key, at): &Gone| self.known.get(key).is_none_or(|version| version > at);
+        answer.newest <= self.newest && answer.gone.iter().all(is_shown)
+    }
+
+    /// Takes an answer that the watch has reached.
+    fn take_reached(&mut self, place: fn(&mut Self) -> &mut Option<Answer>) -> Option<Moment> {
+        let answer = place(self).take()?;
+        if self.has_reached(&answer) {
+            return Some(answer.moment);
+        }
+        *place(self) = Some(answer);
+        None
+    }
+}
 
 impl Moments {
     /// Returns the moments of watches of these scopes.
@@ -87,7 +119,7 @@ impl Moments {
 
     /// Returns the next moment if something waits for it: the newest versions have to be asked for.
     pub(super) fn take(&mut self) -> Option<Moment> {
-        let is_wanted = std::mem::take(&mut self.is_wanted);
+        let is_wanted = mem::take(&mut self.is_wanted);
         is_wanted.then(|| {
             self.last += 1;
             self.last
@@ -163,6 +195,13 @@ impl Moments {
         refusals.next().map(|(_, why)| &**why)
     }
 
+    /// Records which objects the next list of a scope has that is complete, each with its version.
+    pub(super) fn lists(&mut self, scope: usize, objects: impl Iterator<Item = (Key, u64)>) {
+        if let Some(seen) = self.watches.get_mut(&scope) {
+            seen.known = objects.collect();
+        }
+    }
+
     /// Records that a list of a scope is complete, and the newest version in it.
     pub(super) fn listed(&mut self, scope: usize, newest: Option<u64>) {
         // A cluster that was restored has older versions.
@@ -191,15 +230,47 @@ impl Moments {
         });
     }
 
+    /// Records a version of an object of a scope.
+    pub(super) fn applied(&mut self, scope: usize, key: &Key, version: Option<u64>) {
+        if let Some((seen, version)) = self.watches.get_mut(&scope).zip(version) {
+            seen.known.insert(key.clone(), version);
+        }
+        self.saw(scope, version);
+    }
+
+    /// Records the deletion of an object of a scope, and its version.
+    pub(super) fn deleted(&mut self, scope: usize, key: &Key, version: Option<u64>) {
+        if let Some(seen) = self.watches.get_mut(&scope) {
+            seen.known.remove(key);
+        }
+        self.saw(scope, version);
+    }
+
+    /// Records which objects of a scope existed at a version of the cluster. The next answer for the scope is reached once the
+    /// watch has shown the deletion of those that it had shown and that no longer existed.
+    pub(super) fn existed(&mut self, scope: usize, at: u64, keys: Vec<Key>) {
+        if let Some(seen) = self.watches.get_mut(&scope) {
+            let keys: BTreeSet<_> = keys.into_iter().collect();
+            let known = seen.known.iter();
+            let gone = known.filter(|(key, version)| **version <= at && !keys.contains(*key));
+            seen.gone = gone.map(|(key, _)| (key.clone(), at)).collect();
+        }
+    }
+
     /// Records the newest version that objects of a scope had at a moment; `None` if there were none.
     pub(super) fn answered(&mut self, scope: usize, moment: Moment, newest: Option<u64>) {
         self.change(scope, |seen| {
+            let gone = mem::take(&mut seen.gone);
             let answer = match seen.first {
                 None => &mut seen.first,
                 // A restored cluster may never reach it.
                 Some(_) => &mut seen.last,
             };
-            *answer = Some((moment, newest));
+            *answer = Some(Answer {
+                moment,
+                newest,
+                gone,
+            });
         });
     }
 
@@ -208,13 +279,12 @@ impl Moments {
             return;
         };
         change(seen);
-        let (before, reached) = (seen.past, seen.newest);
-        let is_reached = |answer: &mut Answer| answer.1 <= reached;
-        if let Some((moment, _)) = seen.last.take_if(is_reached) {
+        let before = seen.past;
+        if let Some(moment) = seen.take_reached(|it| &mut it.last) {
             seen.past = seen.past.max(moment);
             seen.first = None;
         }
-        if let Some((moment, _)) = seen.first.take_if(is_reached) {
+        if let Some(moment) = seen.take_reached(|it| &mut it.first) {
             seen.past = seen.past.max(moment);
             seen.first = seen.last.take();
         }
@@ -237,207 +307,4 @@ impl Moments {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::api::Kind;
-
-    /// Returns the moments of the watches of two kinds, and their indices.
-    fn two() -> (Moments, usize, usize) {
-        let kinds: Vec<_> = Kind::all().iter().collect();
-        let moments = Moments::of(&Scope::all(&kinds, None, &BTreeSet::new()));
-        let mut watches = moments.scopes();
-        let (one, other) = (watches.next().unwrap(), watches.next().unwrap());
-        let mut moments = Moments::of_watches([one, other].into_iter());
-        moments.listed(one, Some(7));
-        moments.listed(other, None);
-        (moments, one, other)
-    }
-
-    #[test]
-    fn moment_is_past_when_all_watches_have_seen_the_newest_version() {
-        let (mut moments, one, other) = two();
-        let moment = moments.next();
-        assert!(!moments.is_past(moment));
-        assert_eq!(moments.take(), Some(moment));
-        assert_eq!(moments.take(), None);
-        moments.answered(other, moment, None);
-        moments.answered(one, moment, Some(9));
-        moments.saw(one, Some(8));
-        assert_eq!(moments.behind(moment).collect::<Vec<_>>(), [one]);
-        moments.saw(one, Some(9));
-        assert!(moments.is_past(moment));
-    }
-
-    #[test]
-    fn what_arrives_after_a_moment_waits_for_the_next_one() {
-        let (mut moments, one, other) = two();
-        let first = moments.next();
-        moments.take();
-        let second = moments.next();
-        assert!(second > first);
-        for scope in [one, other] {
-            moments.answered(scope, first, None);
-        }
-        assert!(moments.is_past(first) && !moments.is_past(second));
-    }
-
-    #[test]
-    fn kinds_that_the_api_server_does_not_serve_are_not_waited_for() {
-        let (mut moments, one, other) = two();
-        let moment = moments.next();
-        moments.absent(one);
-        moments.answered(other, moment, None);
-        assert!(!moments.is_past(moment));
-        moments.answered(one, moment, None);
-        assert!(moments.is_past(moment));
-    }
-
-    #[test]
-    fn kind_that_the_api_server_serves_is_waited_for_before_its_watch_knows() {
-        let (mut moments, one, other) = two();
-        let moment = moments.next();
-        moments.absent(one);
-        moments.answered(other, moment, None);
-        moments.answered(one, moment, Some(9));
-        assert!(!moments.is_past(moment));
-        moments.listed(one, Some(8));
-        assert!(!moments.is_past(moment));
-        moments.saw(one, Some(9));
-        assert!(moments.is_past(moment));
-    }
-
-    #[test]
-    fn moments_pass_while_policies_are_written_without_end() {
-        let (mut moments, one, other) = two();
-        for version in 9..99 {
-            let moment = moments.next();
-            moments.take();
-            moments.answered(other, moment, None);
-            moments.answered(one, moment, Some(version));
-            // The watch is behind by one write.
-            moments.saw(one, Some(version - 1));
-            assert!(!moments.is_past(moment));
-            assert!(moments.is_past(moment - 1), "{version}");
-        }
-    }
-
-    #[test]
-    fn watch_of_a_restored_cluster_reaches_the_last_answer() {
-        let (mut moments, one, other) = two();
-        let moment = moments.next();
-        moments.answered(other, moment, None);
-        moments.answered(one, moment, Some(9));
-        moments.listed(one, Some(3));
-        assert!(!moments.is_past(moment));
-        moments.answered(one, moment, Some(3));
-        assert!(moments.is_past(moment));
-    }
-
-    /// The watch has missed the events of a policy that was created and deleted.
-    #[test]
-    fn newest_version_that_is_deleted_before_the_watch_shows_it_is_asked_for_again() {
-        for absent in [false, true] {
-            let (mut moments, one, other) = two();
-            let moment = moments.next();
-            assert_eq!(moments.take(), Some(moment));
-            moments.answered(other, moment, None);
-            moments.answered(one, moment, Some(9));
-            match absent {
-                true => moments.absent(one),
-                false => moments.listed(one, Some(7)),
-            }
-            assert!(!moments.is_past(moment));
-            let again = moments.take().unwrap();
-            moments.answered(other, again, None);
-            moments.answered(one, again, (!absent).then_some(7));
-            assert!(moments.is_past(moment));
-            assert_eq!(moments.take(), None);
-        }
-    }
-
-    /// What happens to a watch.
-    #[derive(Clone, Debug)]
-    enum Step {
-        Take,
-        Listed(usize, Option<u64>),
-        Absent(usize),
-        Saw(usize, u64),
-        Answered(usize, Moment, Option<u64>),
-    }
-
-    const WATCHES: usize = 4;
-
-    fn step() -> impl Strategy<Value = Step> {
-        let version = || prop_oneof![Just(None), (1..9_u64).prop_map(Some)];
-        prop_oneof![
-            1 => Just(Step::Take),
-            2 => (0..WATCHES, version()).prop_map(|(watch, newest)| Step::Listed(watch, newest)),
-            1 => (0..WATCHES).prop_map(Step::Absent),
-            3 => (0..WATCHES, 1..9_u64).prop_map(|(watch, version)| Step::Saw(watch, version)),
-            6 => (0..WATCHES, 1..6_u64, version())
-                .prop_map(|(watch, moment, newest)| Step::Answered(watch, moment, newest)),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn moment_is_past_exactly_when_it_is_for_each_watch(steps in vec(step(), 0..120)) {
-            let mut moments = Moments::of_watches(0..WATCHES);
-            for step in steps {
-                match step {
-                    Step::Take => {
-                        moments.next();
-                        moments.take();
-                    }
-                    Step::Listed(watch, newest) => moments.listed(watch, newest),
-                    Step::Absent(watch) => moments.absent(watch),
-                    Step::Saw(watch, version) => moments.saw(watch, Some(version)),
-                    Step::Answered(watch, moment, newest) => moments.answered(watch, moment, newest),
-                }
-                for moment in 0..8 {
-                    let plain = moments.watches.values().all(|seen| seen.past >= moment);
-                    prop_assert_eq!(moments.is_past(moment), plain, "{}", moment);
-                }
-                prop_assert_eq!(moments.past.values().sum::<usize>(), WATCHES);
-            }
-        }
-    }
-
-    #[test]
-    fn nothing_is_waited_for_without_watches_of_policies() {
-        assert!(Moments::default().is_past(7));
-        assert!(Moments::of(&[]).is_past(7));
-    }
-
-    #[test]
-    fn message_names_few_of_many_watches_and_those_first_that_need_a_repair() {
-        let namespaces = (0..9).map(|number| format!("team-{number}")).collect();
-        let kinds: Vec<_> = Kind::all().iter().collect();
-        let scopes = Scope::all(&kinds, None, &namespaces);
-        let mut moments = Moments::of(&scopes);
-        let scopes: BTreeMap<_, _> = scopes.into_iter().enumerate().collect();
-        let last = moments.scopes().last().unwrap();
-        moments.refused(last, Requester::Watch, Some("no right".to_owned()));
-        let why = moments.why_not_past(1, &scopes).unwrap();
-        let first = format!("the watch of {} (no right), ", scopes[&last]);
-        assert!(why.contains(&first), "{why}");
-        let more = moments.scopes().count() - WATCHES_SHOWN;
-        assert!(why.contains(&format!(" and of {more} more has")), "{why}");
-        assert_eq!(why.matches(" in team-").count(), WATCHES_SHOWN);
-    }
-
-    #[test]
-    fn list_of_a_restored_cluster_has_older_versions() {
-        let (mut moments, one, other) = two();
-        let moment = moments.next();
-        moments.answered(other, moment, None);
-        moments.listed(one, Some(3));
-        moments.answered(one, moment, Some(4));
-        assert!(!moments.is_past(moment));
-    }
-}
+mod tests;

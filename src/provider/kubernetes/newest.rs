@@ -1,4 +1,4 @@
-//! Asks which version of the objects of a scope is the newest one at a moment. Must not know what its watch has seen.
+//! Asks which objects of a scope there are at a moment, and which version is the newest one. Must not know what its watch has seen.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kube::Client;
 use tokio::sync::{Notify, mpsc, watch as watched};
 use tokio::time::{Instant, sleep};
 
-use super::lister::{Lister, REDISCOVERY, Served};
+use super::lister::{Existing, Lister, REDISCOVERY, Served};
 use super::message::Message;
 use super::moments::{Moment, Requester};
 use super::retry::{Failure, Retry};
@@ -47,14 +47,17 @@ impl Newest {
             let began = Instant::now();
             let moment = *self.moments.borrow_and_update();
             match self.find(&mut known).await {
-                Ok(newest) => {
+                Ok(Existing { at, newest, keys }) => {
                     retry.on_success();
                     if self.report(&mut retry, None).await.is_err() {
                         return;
                     }
+                    let existed = at.map(|at| Message::Existed(self.number, at, keys));
                     let answer = Message::Newest(self.number, moment, newest);
-                    if self.versions.send(answer).await.is_err() {
-                        return;
+                    for message in existed.into_iter().chain([answer]) {
+                        if self.versions.send(message).await.is_err() {
+                            return;
+                        }
                     }
                     sleep(began.elapsed()).await;
                 }
@@ -80,8 +83,8 @@ impl Newest {
         self.versions.send(message).await.map_err(|_| Closed)
     }
 
-    /// Returns the newest version; `None` if there are no objects.
-    async fn find(&self, known: &mut Known) -> Result<Option<u64>, Failure> {
+    /// Returns which objects there are.
+    async fn find(&self, known: &mut Known) -> Result<Existing, Failure> {
         let lister = Lister {
             client: &self.client,
             scope: &self.scope,
@@ -96,9 +99,9 @@ impl Newest {
         }
         known.was_served = known.served.is_some();
         let Some(served) = &known.served else {
-            return Ok(None);
+            return Ok(Existing::default());
         };
         self.served.notify_one();
-        lister.newest_version(served).await
+        lister.existing(served).await
     }
 }

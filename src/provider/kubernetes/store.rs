@@ -104,6 +104,10 @@ impl Store {
                     None => self.forget_held(&name),
                 }
             }
+            Message::Existed(scope, at, keys) => {
+                self.moments.existed(scope, at, keys);
+                false
+            }
             Message::Newest(scope, moment, newest) => {
                 self.moments.answered(scope, moment, newest);
                 false
@@ -146,6 +150,10 @@ impl Store {
             Change::Complete => {
                 let staged = self.staged.remove(&number).unwrap_or_default();
                 let listed = staged.values().flatten();
+                let versions = listed
+                    .clone()
+                    .filter_map(|it| Some((it.key.clone(), it.version?)));
+                self.moments.lists(number, versions);
                 self.moments
                     .listed(number, listed.filter_map(|it| it.version).max());
                 let is_changed = self.replace(number, staged);
@@ -155,11 +163,11 @@ impl Store {
                 is_changed | self.await_no_more(number)
             }
             Change::Applied(parsed) => {
-                self.moments.saw(number, parsed.version);
+                self.moments.applied(number, &parsed.key, parsed.version);
                 self.put(kind, parsed)
             }
             Change::Deleted(key, version) => {
-                self.moments.saw(number, version);
+                self.moments.deleted(number, &key, version);
                 self.remove(kind, &key, version)
             }
             Change::Absent => {

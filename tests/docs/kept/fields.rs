@@ -110,6 +110,7 @@ pub(super) const FIELDS: &[(&str, &str, Bound)] = &[
     ("provider/kubernetes/fetch.rs", "running", FETCHED),
     ("provider/kubernetes/fetch.rs", "waiting", FETCHED),
     ("provider/kubernetes/fetch.rs", "wanted", FETCHED),
+    ("provider/kubernetes/moments.rs", "known", POLICIES),
     ("provider/kubernetes/moments.rs", "past", KINDS),
     ("provider/kubernetes/moments.rs", "refusals", KINDS),
     ("provider/kubernetes/moments.rs", "watches", KINDS),

@@ -116,3 +116,34 @@ fn new_route_does_not_wait_for_policies_of_others_nor_for_those_that_are_deleted
     assert!(store.release(later(1)));
     assert!(has(&store, "HTTPRoute", "r") && has_policy(&store, "p"));
 }
+
+/// Nothing tells whether the policy was deleted before the route was written, except that it no longer existed when the policies
+/// were listed that the route waits for.
+#[test]
+fn new_route_waits_for_deletions_that_have_not_arrived() {
+    let spec = json!({
+        "targetRefs": [{"group": "", "kind": "Service", "name": "a"}], "mode": "None",
+    });
+    let kind = "BackendTLSPolicy";
+    for exists in [false, true] {
+        let (mut store, routes, policies) = (published(), index("HTTPRoute"), index(kind));
+        let written = ParsedObject {
+            version: Some(9),
+            ..parsed(kind, "p", &spec)
+        };
+        store.apply(policies, Change::Applied(written));
+        store.apply(routes, labelled("1"));
+        let keys = match exists {
+            true => vec![Key::new("default", "p")],
+            false => Vec::new(),
+        };
+        store.apply_message(Message::Existed(policies, 20, keys));
+        answer(&mut store);
+        assert_eq!(store.release(Instant::now()), exists);
+        assert_eq!(has(&store, "HTTPRoute", "r"), exists);
+        let end = Change::Deleted(Key::new("default", "p"), Some(15));
+        store.apply(policies, end);
+        store.release(Instant::now());
+        assert!(has(&store, "HTTPRoute", "r") && !has(&store, kind, "p"));
+    }
+}

@@ -205,6 +205,10 @@ impl Followed {
                     newest.insert(&write.name, write.value.as_ref().map(|_| place));
                 }
             }
+            let existing = newest.iter().filter(|(_, version)| version.is_some());
+            let keys = existing.map(|(name, _)| Key::new("default", name));
+            let existed = Message::Existed(*scope, self.world.last() as u64, keys.collect());
+            self.store.apply_message(existed);
             let newest: Option<u64> = newest.into_values().flatten().max();
             let answer = Message::Newest(*scope, self.moment, newest);
             self.store.apply_message(answer);
