@@ -1,9 +1,16 @@
 //! What is new waits for the end of policies that were deleted before: such a policy may permit more than others, such as one
 //! for a route below those of its Gateway.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::order::{answer, has_policy, protecting, published};
 use super::removal::{later, targets, with_targets};
 use super::*;
+use crate::provider::fixtures::runner;
 
 /// Returns the target `a` of the policies of a kind, which is new.
 fn new_target(kind: &Kind) -> (&'static str, Change) {
@@ -146,4 +153,177 @@ fn new_route_waits_for_deletions_that_have_not_arrived() {
         store.release(Instant::now());
         assert!(has(&store, "HTTPRoute", "r") && !has(&store, kind, "p"));
     }
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The route or the policy is written if it does not exist, and otherwise deleted.
+    Write(&'static str),
+    /// The next write of the kind arrives.
+    Arrive(&'static str),
+    /// The policies that exist are listed, and what is asked for is answered.
+    Answer,
+    /// Deleted policies have been in force for long enough.
+    Pass,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let kind = || prop_oneof![Just("HTTPRoute"), Just("AccessPolicy")];
+    let step = prop_oneof![
+        4 => kind().prop_map(Step::Write),
+        5 => kind().prop_map(Step::Arrive),
+        3 => Just(Step::Answer),
+        2 => Just(Step::Pass),
+    ];
+    vec(step, 1..80)
+}
+
+/// A route `a` and a policy for it in a cluster, and a store that follows it.
+struct Followed {
+    store: Store,
+    /// The number of each write, by kind, in order. Writes and deletions take turns.
+    writes: BTreeMap<&'static str, Vec<u64>>,
+    arrived: BTreeMap<&'static str, usize>,
+    last: u64,
+    /// The number of policies that had arrived before the route that arrived last.
+    policies_before: usize,
+    passed: u32,
+    is_served: bool,
+    /// How often the route was served that was not before.
+    served: usize,
+}
+
+impl Followed {
+    fn new() -> Self {
+        Self {
+            store: published(),
+            writes: BTreeMap::from([("HTTPRoute", Vec::new()), ("AccessPolicy", Vec::new())]),
+            arrived: BTreeMap::from([("HTTPRoute", 0), ("AccessPolicy", 0)]),
+            last: 0,
+            policies_before: 0,
+            passed: 0,
+            is_served: false,
+            served: 0,
+        }
+    }
+
+    /// Takes a step. Returns whether it serves the route, new, under a policy that was deleted before the route was written.
+    fn take(&mut self, step: Step) -> bool {
+        match step {
+            Step::Write(kind) => {
+                self.last += 1;
+                self.writes.get_mut(kind).unwrap().push(self.last);
+            }
+            Step::Arrive(kind) => self.arrive(kind),
+            Step::Answer => self.answer(),
+            Step::Pass => self.passed += 1,
+        }
+        self.store.release(later(self.passed));
+        let was_served = std::mem::replace(&mut self.is_served, has(&self.store, "HTTPRoute", "a"));
+        let is_new = self.is_served && !was_served;
+        self.served += usize::from(is_new);
+        is_new && self.is_under_deleted_policy()
+    }
+
+    /// Creations have an even place, and the deletion follows.
+    fn arrive(&mut self, kind: &'static str) {
+        let place = self.arrived[kind];
+        let Some(number) = self.writes[kind].get(place).copied() else {
+            return;
+        };
+        self.arrived.insert(kind, place + 1);
+        if kind == "HTTPRoute" {
+            self.policies_before = self.arrived["AccessPolicy"].div_ceil(2);
+        }
+        let change = match place.is_multiple_of(2) {
+            true => Change::Applied(created(kind, number)),
+            false => Change::Deleted(Key::new("default", "a"), Some(number)),
+        };
+        self.store.apply(index(kind), change);
+    }
+
+    fn answer(&mut self) {
+        let Some(moment) = self.store.take_moment() else {
+            return;
+        };
+        let of_policy = &self.writes["AccessPolicy"];
+        let existing = of_policy
+            .last()
+            .filter(|_| of_policy.len() % 2 == 1)
+            .copied();
+        for scope in protecting() {
+            let newest = existing.filter(|_| scope == index("AccessPolicy"));
+            let keys = newest.map(|_| Key::new("default", "a")).into_iter();
+            let existed = Message::Existed(scope, self.last, keys.collect());
+            self.store.apply_message(existed);
+            let answer = Message::Newest(scope, moment, newest);
+            self.store.apply_message(answer);
+        }
+    }
+
+    fn is_under_deleted_policy(&self) -> bool {
+        let snapshot = self.store.load().unwrap().snapshot;
+        let route = snapshot.http_routes.get("default", "a").unwrap();
+        let Some(policy) = snapshot.access_policies.get("default", "a") else {
+            return false;
+        };
+        let mut lives = self.writes["AccessPolicy"]
+            .chunks(2)
+            .take(self.policies_before);
+        lives.any(|life| {
+            let [written, deleted] = life else {
+                return false;
+            };
+            policy.metadata.generation == *written as i64
+                && *deleted < route.metadata.generation as u64
+        })
+    }
+}
+
+/// Returns a version of the route or the policy, whose generation is the number of the write.
+fn created(kind: &str, number: u64) -> ParsedObject {
+    let target = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "a"});
+    let spec = match kind {
+        "HTTPRoute" => json!({"hostnames": ["a.example"]}),
+        _ => json!({"targetRefs": [target], "ipRules": {"allow": ["0.0.0.0/0"]}}),
+    };
+    let value = json!({
+        "metadata": {"namespace": "default", "name": "a", "generation": number}, "spec": spec,
+    });
+    let known = Kind::all().iter().find(|known| known.kind == kind);
+    ParsedObject {
+        content: Content::Parsed(Ok(known.unwrap().decode(&value).unwrap())),
+        version: Some(number),
+        ..parsed(kind, "a", &spec)
+    }
+}
+
+#[test]
+fn no_new_route_is_served_under_a_policy_that_was_deleted_before_in_any_order_of_events() {
+    let served = Cell::new(0);
+    let result = runner(100).run(&steps(), |steps| {
+        let mut followed = Followed::new();
+        for step in steps {
+            prop_assert!(!followed.take(step), "{:?}", step);
+        }
+        // In the end, all that is written is served, and nothing else.
+        for kind in ["HTTPRoute", "AccessPolicy"] {
+            while followed.arrived[kind] < followed.writes[kind].len() {
+                followed.take(Step::Arrive(kind));
+            }
+        }
+        for _ in 0..4 {
+            followed.take(Step::Pass);
+            followed.take(Step::Answer);
+        }
+        for kind in ["HTTPRoute", "AccessPolicy"] {
+            let exists = followed.writes[kind].len() % 2 == 1;
+            prop_assert_eq!(has(&followed.store, kind, "a"), exists, "{}", kind);
+        }
+        served.set(served.get() + followed.served);
+        Ok(())
+    });
+    result.unwrap();
+    assert!(served.get() > 0);
 }
