@@ -1,5 +1,7 @@
 //! Messages to the store: watch events, results of fetches, the newest versions at a moment, and what the API server refuses.
 
+use std::collections::BTreeSet;
+
 use super::moments::{Moment, Requester};
 use super::parsed::ParsedObject;
 use crate::api::{Key, ObjectRef};
@@ -13,7 +15,7 @@ pub(super) enum Message {
     Fetched(ObjectRef, Option<ParsedObject>),
     /// At a version of the cluster, these objects of the scope with this index existed. What follows is the newest version of
     /// these.
-    Existed(usize, u64, Vec<Key>),
+    Existed(usize, u64, BTreeSet<Key>),
     /// The newest version of the objects of the scope with this index at a moment; `None` if there were none.
     Newest(usize, Moment, Option<u64>),
     /// Why the API server refuses requests for the scope with this index; `None` when it no longer does.

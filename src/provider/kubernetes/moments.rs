@@ -248,9 +248,8 @@ impl Moments {
 
     /// Records which objects of a scope existed at a version of the cluster. The next answer for the scope is reached once the
     /// watch has shown the deletion of those that it had shown and that no longer existed.
-    pub(super) fn existed(&mut self, scope: usize, at: u64, keys: Vec<Key>) {
+    pub(super) fn existed(&mut self, scope: usize, at: u64, keys: &BTreeSet<Key>) {
         if let Some(seen) = self.watches.get_mut(&scope) {
-            let keys: BTreeSet<_> = keys.into_iter().collect();
             let known = seen.known.iter();
             let gone = known.filter(|(key, version)| **version <= at && !keys.contains(*key));
             seen.gone = gone.map(|(key, _)| (key.clone(), at)).collect();

@@ -52,6 +52,7 @@ impl Newest {
                     if self.report(&mut retry, None).await.is_err() {
                         return;
                     }
+                    let keys = keys.into_iter().collect();
                     let existed = at.map(|at| Message::Existed(self.number, at, keys));
                     let answer = Message::Newest(self.number, moment, newest);
                     for message in existed.into_iter().chain([answer]) {

@@ -105,7 +105,7 @@ impl Store {
                 }
             }
             Message::Existed(scope, at, keys) => {
-                self.moments.existed(scope, at, keys);
+                self.moments.existed(scope, at, &keys);
                 false
             }
             Message::Newest(scope, moment, newest) => {

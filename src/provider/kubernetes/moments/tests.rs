@@ -45,7 +45,7 @@ fn moment_is_past_when_the_watch_has_seen_what_was_deleted_before() {
     moments.applied(one, &key("later"), Some(21));
     let moment = moments.next();
     moments.answered(other, moment, None);
-    moments.existed(one, 20, vec![key("b")]);
+    moments.existed(one, 20, &BTreeSet::from([key("b")]));
     moments.answered(one, moment, Some(7));
     assert!(!moments.is_past(moment));
     moments.deleted(one, &key("a"), Some(12));
@@ -66,7 +66,7 @@ fn list_shows_what_was_deleted_before() {
     moments.applied(one, &key("a"), Some(9));
     let moment = moments.next();
     moments.answered(other, moment, None);
-    moments.existed(one, 20, Vec::new());
+    moments.existed(one, 20, &BTreeSet::new());
     moments.answered(one, moment, None);
     assert!(!moments.is_past(moment));
     moments.lists(one, std::iter::empty());

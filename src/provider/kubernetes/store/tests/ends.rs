@@ -141,8 +141,8 @@ fn new_route_waits_for_deletions_that_have_not_arrived() {
         store.apply(policies, Change::Applied(written));
         store.apply(routes, labelled("1"));
         let keys = match exists {
-            true => vec![Key::new("default", "p")],
-            false => Vec::new(),
+            true => BTreeSet::from([Key::new("default", "p")]),
+            false => BTreeSet::new(),
         };
         store.apply_message(Message::Existed(policies, 20, keys));
         answer(&mut store);
