@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import h2.settings
 from wsproto import Connection, ConnectionType
@@ -101,6 +102,9 @@ class Http2:
                     self.connection.acknowledge_received_data(event.flow_controlled_length, self.STREAM)
                 case h2.events.StreamEnded():
                     self.is_over = True
+                case h2.events.StreamReset(error_code=h2.errors.ErrorCodes.NO_ERROR) if self.is_over:
+                    # Asks for no more of the request after a whole response (RFC 9113, 8.1).
+                    pass
                 case h2.events.StreamReset() | h2.events.ConnectionTerminated():
                     raise ConnectionResetError(str(event))
         await self.flush()
