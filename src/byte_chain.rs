@@ -108,6 +108,22 @@ impl ByteChain {
         first.map_or_else(Bytes::new, |chunk| chunk.data.clone())
     }
 
+    /// Reports whether `data` follows the first `offset` bytes.
+    pub fn has_at(&self, mut offset: usize, mut data: &[u8]) -> bool {
+        let closed = self.chunks.iter().map(|chunk| &chunk.data[..]);
+        for part in closed.chain([&self.open[..]]) {
+            let skipped = offset.min(part.len());
+            offset -= skipped;
+            let part = &part[skipped..];
+            let (compared, rest) = data.split_at(part.len().min(data.len()));
+            if !part.starts_with(compared) {
+                return false;
+            }
+            data = rest;
+        }
+        data.is_empty()
+    }
+
     /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -185,6 +201,32 @@ mod tests {
         drop(slice);
         assert!(buffer.try_reclaim(64 * 1024));
         assert_eq!(chain.allocated(), b"small part".len() + OVERHEAD);
+    }
+
+    #[test]
+    fn compares_bytes_across_chunks() {
+        let sent: Vec<u8> = (0..50_000_u32).map(|i| (i % 251) as u8).collect();
+        for step in [1, 255, 20_000] {
+            let mut chain = ByteChain::default();
+            sent.chunks(step).for_each(|part| chain.push(part));
+            let allocated = chain.allocated();
+            for (from, to) in [
+                (0, 50_000),
+                (0, 1),
+                (300, 40_000),
+                (49_999, 50_000),
+                (50_000, 50_000),
+            ] {
+                assert!(chain.has_at(from, &sent[from..to]), "{from} {to} {step}");
+                assert!(!chain.has_at(from + 1, &sent[from..to]) || from == to);
+            }
+            let longer = [&sent[49_000..], b"x"].concat();
+            assert!(!chain.has_at(49_000, &longer) && !chain.has_at(60_000, b"x"));
+            let mut other = sent.clone();
+            other[30_000] ^= 1;
+            assert!(chain.has_at(0, &other[..30_000]) && !chain.has_at(0, &other[..30_001]));
+            assert_eq!(chain.allocated(), allocated);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod message;
 mod outcomes;
 mod phases;
 mod records;
+mod rest;
 mod scripts;
 mod server;
 mod steps;

@@ -84,6 +84,22 @@ impl RequestBody {
         }
     }
 
+    /// Does what [`Self::keep_up_to`] does. What is kept is memory of `share`, another one of the same client.
+    pub(in crate::proxy) fn keep_in(&mut self, max: usize, share: &Rc<Share>) {
+        self.keep_up_to(max);
+        if let Self::Client(body) = self {
+            body.kept.move_to(share);
+        }
+    }
+
+    /// Reports whether `part` follows the first `offset` bytes of the body, and all of these are kept.
+    pub(in crate::proxy) fn has_kept_at(&self, offset: usize, part: &[u8]) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Client(body) => !body.kept.is_incomplete && body.kept.data.has_at(offset, part),
+        }
+    }
+
     /// Removes headers from the trailers, also from those that are buffered.
     pub(in crate::proxy) fn protect(&mut self, headers: &Arc<ProtectedHeaders>) {
         if let Self::Client(body) = self {
@@ -379,6 +395,14 @@ impl ReplayBuffer {
             self.data.push(data);
         }
         self.trailers = frame.trailers_ref().cloned();
+        if !self.hold() {
+            self.stop();
+        }
+    }
+
+    /// Counts the memory as that of another share.
+    fn move_to(&mut self, share: &Rc<Share>) {
+        self.held = Held::none(share);
         if !self.hold() {
             self.stop();
         }

@@ -6,6 +6,7 @@ mod destination;
 mod headers;
 mod immediate;
 mod message;
+mod original;
 mod outbox;
 mod protocol;
 mod response;
@@ -305,8 +306,8 @@ impl Picking {
         if error != Some(SendError::RequestBody) {
             return Ok(Attempted::Done(done));
         }
-        // The picker has not returned the whole body, and a server may have begun with a part.
-        let may_have_effect = !self.is_idempotent && session.has_returned();
+        // The picker has not returned the whole body. A server may have begun with a part, which the original cannot follow.
+        let may_have_effect = !self.is_idempotent && session.is_request_changed();
         let original = match session.fails_open() && !may_have_effect {
             true => session.take_original(),
             false => None,

@@ -33,6 +33,8 @@ const PAGES: usize = 64;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
 /// hence half of the budget, and leaves as much to all others.
 const CONNECTION: usize = 8;
+/// The same for the bodies that a request keeps for an endpoint picker, of which a small budget has room for few.
+const PICKED: usize = 1;
 /// The same for an encoder, of which a small budget has room for few.
 const ENCODER: usize = 1;
 /// The same for a head or a handshake: other limits bound how large one is.
@@ -43,7 +45,7 @@ const WINDOW: usize = 1;
 /// The budget of one worker.
 pub(in crate::proxy) struct Budget {
     limit: usize,
-    /// Part of what is free that one share may hold.
+    /// Part of what is free that the share of a connection may hold.
     part: usize,
     held: Cell<usize>,
     /// The addresses that have connections with kept bytes.
@@ -79,9 +81,11 @@ struct Waiter {
     is_granted: Cell<bool>,
 }
 
-/// The share of one client connection.
+/// The share of one client connection, or of a request.
 pub(crate) struct Share {
     budget: Rc<Budget>,
+    /// Part of what is free that it may hold.
+    part: usize,
     held: Cell<usize>,
     address: IpAddr,
     /// Most connections never hold anything.
@@ -141,10 +145,15 @@ impl Budget {
 
     /// Returns the share of a new connection from `address`.
     pub(in crate::proxy) fn share(self: &Rc<Self>, address: IpAddr) -> Rc<Share> {
+        self.share_of(client_network(address), self.part)
+    }
+
+    fn share_of(self: &Rc<Self>, address: IpAddr, part: usize) -> Rc<Share> {
         Rc::new(Share {
             budget: self.clone(),
+            part,
             held: Cell::new(0),
-            address: client_network(address),
+            address,
             of_address: OnceCell::new(),
             waiting: RefCell::default(),
             place: Cell::new(None),
@@ -240,6 +249,12 @@ impl Share {
         self.address
     }
 
+    /// Returns the share of a request that an endpoint picker decides about, for the copies of its bodies: with those of the
+    /// other requests of the address, it may hold what remains free.
+    pub(in crate::proxy) fn of_picked(&self) -> Rc<Self> {
+        self.budget.share_of(self.address, PICKED)
+    }
+
     fn of_address(&self) -> &Rc<Address> {
         self.of_address.get_or_init(|| {
             let mut addresses = self.budget.addresses.borrow_mut();
@@ -259,10 +274,10 @@ impl Share {
         }
     }
 
-    /// Returns the bytes of the budget that must be free so that the connection may hold this many more, whatever its address
+    /// Returns the bytes of the budget that must be free so that the share may hold this many more, whatever its address
     /// holds.
     fn needs(&self, more: usize) -> usize {
-        more + self.budget.part * (self.held.get() + more)
+        more + self.part * (self.held.get() + more)
     }
 
     /// Reports whether the client may hold this many more bytes.

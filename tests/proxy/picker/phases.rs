@@ -53,10 +53,6 @@ fn expected(phase: Phase, act: Act, fails_open: bool) -> Vec<Outcome> {
         (Act::Immediate, _) => refused(429),
         // The rest of the original cannot follow what was returned.
         (_, Phase::ResponsePartReturned) => broken(),
-        // A reset may take the part with it.
-        (Act::Reset, Phase::PartReturned) if fails_open => [whole(), refused(503)].concat(),
-        // The model server may have begun with the part.
-        (_, Phase::PartReturned) => refused(503),
         // It has not chosen.
         (Act::Close, Phase::RequestHead | Phase::RequestEnd) if !fails_open => refused(503),
         (Act::Close, _) => whole(),
@@ -320,41 +316,6 @@ async fn call_gets_the_status_that_the_picker_has_for_calls() {
         assert_eq!(web.status, 200, "{side:?}");
         let trailers = String::from_utf8_lossy(&web.body);
         assert!(trailers.contains("grpc-status: 9\r\n"), "{trailers}");
-    }
-}
-
-#[tokio::test]
-async fn request_of_which_a_part_was_returned_is_sent_again_only_if_it_is_idempotent() {
-    let server = model("a").await;
-    let list = server.address.to_string();
-    // The part may be a message, and with it a whole call.
-    let script = Script::choosing(&list).with_steps(&[
-        Step::Read(Side::Request),
-        Step::Answer(Side::Request),
-        Step::Part(Side::Request, BODY),
-        Step::Act(Act::Fail),
-    ]);
-    let picker = Picker::start(script).await;
-    let scene = serve(&picker, &[server.address]);
-    let mut client = Client::http2(scene.at(80)).await;
-    let request = client.request(Method::POST, "a.com", "/h2c/open");
-    let request = request.header("content-type", "application/grpc");
-    let request = request.body(full(BODY)).expect("a request");
-    let response = client.fetch(request).await;
-    let status = response.header("grpc-status");
-    assert_eq!((response.status, status), (200, "14"));
-    assert!(server.requests() <= 1);
-    for (prefix, _) in PROTOCOLS {
-        let path = format!("{prefix}/open");
-        for (method, status) in [(Method::POST, 503), (Method::PUT, 200)] {
-            for mut client in clients(&scene).await {
-                let request = client.request(method.clone(), "a.com", &path);
-                let request = request.body(full(BODY)).expect("a request");
-                let response = client.fetch(request).await;
-                assert_eq!(response.status, status, "{method} {path}");
-                assert!(status != 200 || response.text() == BODY);
-            }
-        }
     }
 }
 

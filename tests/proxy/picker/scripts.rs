@@ -324,7 +324,6 @@ pub(super) const ROWS: &[Row] = &[
             stop: Some((Phase::RequestEnd, Fail)),
             ..it
         },
-        open: Status(503),
         ..WRONG
     },
     Row {

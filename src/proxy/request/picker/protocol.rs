@@ -62,7 +62,7 @@ pub(super) enum Part {
     Trailers(HeaderMap),
     /// Nothing any more: the body is whole.
     Ended,
-    /// The body goes on as it was, from its first byte.
+    /// The body goes on as it was: a response from its first byte, a request after what was taken of it.
     Passed,
     /// Nothing any more: the body is not whole.
     Failed,
@@ -111,7 +111,7 @@ struct Flow {
     parts: VecDeque<Bytes>,
     /// What these take.
     queued: usize,
-    /// Whether a byte of the body was returned: then the original can no longer go on.
+    /// Whether a byte of the body was returned.
     has_returned: bool,
     /// Trailers of the sender. Pickers ignore messages with trailers, so that these wait for the end of the body here.
     trailers: Option<HeaderMap>,
@@ -127,6 +127,8 @@ pub(super) struct Protocol {
     messages: VecDeque<ProcessingRequest>,
     /// Whether the next message is the first one.
     is_first: bool,
+    /// Whether a backend may have other bytes of the request than its sender has sent: then the original can no longer go on.
+    pub(super) is_request_changed: bool,
     /// The endpoint that responded. The last message of a body has it too: pickers replace what an earlier one said.
     served: Option<Metadata>,
     immediate: Option<LocalResponse>,
@@ -142,6 +144,7 @@ impl Protocol {
             response: Flow::default(),
             messages: VecDeque::new(),
             is_first: true,
+            is_request_changed: false,
             served: None,
             immediate: None,
             is_open: true,
@@ -260,11 +263,6 @@ impl Protocol {
         self.flow(side).sent != Progress::Nothing
     }
 
-    /// Reports whether a byte of a body was returned.
-    pub(super) fn has_returned(&self, side: Side) -> bool {
-        self.flow(side).has_returned
-    }
-
     /// Returns the bytes that were returned and that nobody has taken yet.
     pub(super) fn queued(&self, side: Side) -> usize {
         self.flow(side).queued
@@ -308,8 +306,9 @@ impl Protocol {
         if mem::replace(&mut self.is_open, false) {
             let has_answered = self.request.answered != Progress::Nothing;
             let passes = self.fails_open || close == Close::Clean && has_answered;
-            self.request.close(passes);
-            self.response.close(passes);
+            self.request.close(passes && !self.is_request_changed);
+            // Returned parts of a response go to the client as they are.
+            self.response.close(passes && !self.response.has_returned);
             self.messages.clear();
         }
     }
@@ -468,7 +467,7 @@ impl Flow {
         if self.state != State::Open || self.answered == Progress::Ended {
             return;
         }
-        self.state = match passes && !self.has_returned {
+        self.state = match passes {
             true => State::Passed,
             false => State::Failed,
         };

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 
+use super::original::MAX_REPLAY;
 use super::protocol::{Part, Side};
-use super::session::{MAX_REPLAY, Outcome, Shared};
+use super::session::{Outcome, Shared};
 use crate::byte_chain::ByteChain;
 use crate::header_memory;
 use crate::proxy::body::processed_body::Process;
@@ -55,7 +56,7 @@ impl PickedResponse {
             has_source_failed: false,
             pending: None,
             unread: Held::none(share),
-            sent: SentCopy::new(share),
+            sent: SentCopy::new(&share.of_picked()),
         };
         if !has_body {
             response.end_source();

@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::call::{Call, Event};
 use super::message::{HeaderList, Metadata};
+use super::original::Original;
 use super::protocol::{Close, Head, Part, Protocol, Side};
 use crate::filter::LocalResponse;
 use crate::ir::PickerTimeouts;
@@ -27,8 +28,6 @@ const WINDOW: usize = 64 * 1024;
 /// The same for the request once its response has begun, if the client may hold that much: the rest of the request is before
 /// the response in the stream.
 const WINDOW_BEFORE_RESPONSE: usize = 1024 * 1024;
-/// Maximum bytes of a body that are kept, so that it can go on as it was if the picker ends before it returns any.
-pub(super) const MAX_REPLAY: usize = 1024 * 1024;
 
 const CLIENT_FAILED: &str = "the request body failed";
 const NOT_WHOLE: &str = "the picker ended before it had returned the whole body";
@@ -52,10 +51,8 @@ pub(super) struct Session {
     /// `None` once nothing more is said.
     call: Option<Call>,
     /// The body that the client sends.
-    client: RequestBody,
+    original: Original,
     has_client_failed: bool,
-    /// Whether the body of the client goes on from its first byte, if it goes on as it was.
-    is_rewound: Option<bool>,
     /// Memory of what was returned and not taken, as far as the client may hold it.
     held: Held,
     timeouts: PickerTimeouts,
@@ -73,21 +70,19 @@ impl Session {
     /// Begins a session for a request with this head and body. `share` is that of the client.
     pub(super) fn new(
         call: Call,
-        (head, mut client): (HeaderList, RequestBody),
+        (head, body): (HeaderList, RequestBody),
         (share, activity): (&Rc<Share>, &Rc<Activity>),
         fails_open: bool,
         timeouts: PickerTimeouts,
     ) -> Self {
-        client.keep_up_to(MAX_REPLAY);
         let mut protocol = Protocol::new(fails_open);
-        protocol.request_head(head, !client.is_end_stream());
+        protocol.request_head(head, !body.is_end_stream());
         let since = Instant::now();
         Self {
             protocol,
             call: Some(call),
-            client,
+            original: Original::new(body, share),
             has_client_failed: false,
-            is_rewound: None,
             held: Held::none(share),
             since,
             deadline: Box::pin(sleep_until(since + timeouts.connect)),
@@ -136,11 +131,16 @@ impl Session {
             let part = self.protocol.next_part(Side::Request);
             if self.protocol.is_ended(Side::Request) {
                 // The original is not needed any more.
-                self.client.forget();
+                self.original.body.forget();
                 self.count();
             }
             match part {
-                Part::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Part::Data(data) => {
+                    if !self.original.take(&data) {
+                        self.protocol.is_request_changed = true;
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
                 Part::Trailers(trailers) => {
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
@@ -157,11 +157,10 @@ impl Session {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let client = &mut self.client;
-        if !*self.is_rewound.get_or_insert_with(|| client.rewind()) {
+        if !self.original.begin_rest() {
             return Poll::Ready(Some(Err(NOT_WHOLE.into())));
         }
-        let frame = Pin::new(client).poll_frame(cx);
+        let frame = self.original.poll_rest(cx);
         self.has_client_failed |= matches!(frame, Poll::Ready(Some(Err(_))));
         frame
     }
@@ -169,13 +168,14 @@ impl Session {
     /// Returns the body of the client at its first byte, so that the request goes on without the picker. `None` if that is
     /// no longer kept.
     pub(super) fn take_original(&mut self) -> Option<RequestBody> {
-        if self.has_client_failed || !self.client.rewind() {
+        if self.has_client_failed {
             return None;
         }
+        let original = self.original.rewound()?;
         self.close(Close::Clean);
         // What was made of the body must not go on.
         self.has_client_failed = true;
-        Some(std::mem::take(&mut self.client))
+        Some(original)
     }
 
     /// Reports whether the client has failed to send its body.
@@ -188,9 +188,9 @@ impl Session {
         self.protocol.fails_open()
     }
 
-    /// Reports whether the picker has returned a part of the request, which a backend may have.
-    pub(super) fn has_returned(&self) -> bool {
-        self.protocol.has_returned(Side::Request)
+    /// Reports whether a backend may have a part of the request that the picker has changed, or that is not kept.
+    pub(super) fn is_request_changed(&self) -> bool {
+        self.protocol.is_request_changed
     }
 
     /// Reports whether the picker gets what follows of the response.
@@ -301,7 +301,7 @@ impl Session {
     fn read_client(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_read = false;
         while self.protocol.is_read(Side::Request) && self.has_room() {
-            let Poll::Ready(frame) = Pin::new(&mut self.client).poll_frame(cx) else {
+            let Poll::Ready(frame) = Pin::new(&mut self.original.body).poll_frame(cx) else {
                 break;
             };
             has_read = true;
@@ -309,7 +309,7 @@ impl Session {
                 None => self.protocol.end(Side::Request, None),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        let ends = self.client.is_end_stream();
+                        let ends = self.original.body.is_end_stream();
                         self.protocol.data(Side::Request, data, ends);
                     }
                     Err(frame) => {

@@ -64,6 +64,21 @@ fn greedy_address_leaves_half_to_others() {
 }
 
 #[test]
+fn bodies_of_pickers_have_what_their_address_may_hold() {
+    let budget = Budget::new(LIMIT, CONNECTION);
+    let share = budget.share("192.0.2.1".parse().unwrap());
+    let mut picked = Held::none(&share.of_picked());
+    assert!(!Held::none(&share).resize(LIMIT / 4) && picked.resize(LIMIT / 4));
+    let mut other = Held::none(&share.of_picked());
+    assert!(other.resize(LIMIT / 4));
+    // Half of the budget is left to others, whatever share it is of.
+    assert!(!other.resize(LIMIT / 4 + 16) && !Held::none(&share.of_picked()).resize(16));
+    assert!(!Held::none(&share).resize(16));
+    drop((picked, other, share));
+    assert_eq!((budget.held(), budget.addresses.borrow().len()), (0, 0));
+}
+
+#[test]
 fn first_bytes_of_a_client_are_permitted() {
     let budget = Budget::new(LIMIT, BEGINNING);
     let held = |address: &str| Held::none(&budget.share(address.parse().unwrap()));

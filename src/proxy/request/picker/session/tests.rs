@@ -298,6 +298,30 @@ fn returned(answer: impl FnOnce(CommonAnswer) -> Answer, length: usize) -> Proce
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn original_follows_what_a_backend_has_unless_that_is_changed() {
+    const TAKEN: usize = 100;
+    // More than was read of the body is not the beginning of it.
+    for (length, rest) in [(TAKEN, Some(PART - TAKEN)), (3 * PART, None)] {
+        let mut session = begin(body(2), true);
+        session.protocol.answer(answer(Answer::RequestHeaders));
+        assert!(matches!(head(&mut session).await, Head::Answered(_)));
+        poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+        let part = returned(Answer::RequestBody, length);
+        session.protocol.answer(part);
+        let taken = poll_fn(|cx| session.poll_request(cx)).await;
+        assert!(taken.is_some_and(|frame| frame.is_ok()));
+        // Nobody takes it.
+        session.protocol.answer(returned(Answer::RequestBody, 1));
+        session.close(Close::Failed);
+        let next = poll_fn(|cx| session.poll_request(cx)).await;
+        let data = next.and_then(Result::ok);
+        let data = data.and_then(|frame| frame.into_data().ok());
+        assert_eq!(data.map(|data| data.len()), rest);
+        assert_eq!(session.is_request_changed(), rest.is_none());
+    }
+}
+
 /// Begins a session whose picker has returned a part of the request.
 async fn begin_returned(share: &Rc<Share>) -> Session {
     let call = silent();
