@@ -175,14 +175,13 @@ async fn picker_that_ends_a_body_before_its_sender_has_failed() {
     let picker = Picker::start(script).await;
     let scene = serve(&picker, &[server.address]);
     for (prefix, _) in PROTOCOLS {
-        for path in ["/open", "/close"] {
-            let path = format!("{prefix}{path}");
-            let mut client = Client::http2(scene.at(80)).await;
-            // The request does not end.
-            let (_sender, body) = stream();
-            let outcome = post(&mut client, &path, body).await;
-            assert_eq!(outcome, Outcome::Whole(503, String::new()), "{path}");
-        }
+        // With FailOpen, the rest would follow.
+        let path = format!("{prefix}/close");
+        let mut client = Client::http2(scene.at(80)).await;
+        // The request does not end.
+        let (_sender, body) = stream();
+        let outcome = post(&mut client, &path, body).await;
+        assert_eq!(outcome, Outcome::Whole(503, String::new()), "{path}");
     }
     while let Ok(request) = seen.try_recv() {
         assert!(request.is_sound && request.body.is_none());
