@@ -12,6 +12,8 @@ use crate::api::reference::ParentRef;
 
 /// Maximum length of a condition's message (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
+/// Maximum number of conditions of an object, a listener, a parent or an ancestor (`maxItems` in the CRDs).
+const MAX_CONDITIONS: usize = 8;
 /// Maximum number of parents in the status of a route or a backend (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
 /// Maximum number of ancestors in a policy's status (`maxItems` in the CRDs).
@@ -133,16 +135,21 @@ fn differs(stored: &Value, merged: &Value) -> bool {
         .is_some_and(|members| members.iter().all(is_same))
 }
 
-/// Replaces this controller's conditions in place and keeps conditions of other types.
+/// Replaces this controller's conditions in place and keeps conditions of other types. The last desired ones are omitted if
+/// they have no room: an API server would refuse the whole status.
 fn merge_conditions(
     stored: &Value,
     desired: &[Condition],
     now: &str,
 ) -> Result<Value, StaleStatus> {
+    let own = |old: &Value| old["type"].as_str().and_then(ConditionType::parse);
+    let foreign = items(stored).map(own).filter(Option::is_none).count();
+    let room = MAX_CONDITIONS.saturating_sub(foreign);
+    let desired = &desired[..desired.len().min(room)];
     let mut merged = Vec::new();
     let mut written = Vec::new();
     for old in items(stored) {
-        let Some(kind) = old["type"].as_str().and_then(ConditionType::parse) else {
+        let Some(kind) = own(old) else {
             merged.push(old.clone());
             continue;
         };
@@ -380,6 +387,45 @@ mod tests {
             merged["conditions"],
             json!([foreign, stored("Accepted", "True", 1)])
         );
+    }
+
+    #[test]
+    fn last_conditions_are_omitted_where_they_have_no_room() {
+        let kinds = [
+            ConditionType::Accepted,
+            ConditionType::Programmed,
+            ConditionType::ResolvedRefs,
+            ConditionType::InsecureFrontendValidationMode,
+            ConditionType::DefaultGateway,
+            ConditionType::AccessPolicyAffected,
+            ConditionType::ClientPolicyAffected,
+            ConditionType::RateLimitPolicyAffected,
+            ConditionType::RoutePolicyAffected,
+        ];
+        let desired = kinds.map(|kind| Condition::holds(kind, Reason::Accepted, 1));
+        let types = |merged: &Value| -> Value {
+            let conditions = items(&merged["conditions"]);
+            conditions.map(|it| it["type"].clone()).collect()
+        };
+        let mut status = class(&Value::Null, &desired).unwrap();
+        assert_eq!(types(&status), json!(&kinds[..8]));
+        assert_eq!(class(&status, &desired), None);
+        // Others have taken two places, one of them that of a condition that comes first.
+        status["conditions"][2] = stored("example.com/Checked", "True", 1);
+        status["conditions"][7] = stored("example.com/Ready", "True", 1);
+        let merged = class(&status, &desired).unwrap();
+        let expected = json!([
+            "Accepted",
+            "Programmed",
+            "example.com/Checked",
+            "InsecureFrontendValidationMode",
+            "DefaultGateway",
+            "portcullis.dev/AccessPolicyAffected",
+            "example.com/Ready",
+            "ResolvedRefs",
+        ]);
+        assert_eq!(types(&merged), expected);
+        assert_eq!(class(&merged, &desired), None);
     }
 
     #[test]
