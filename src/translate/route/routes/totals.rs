@@ -70,25 +70,32 @@ impl Totals {
             entry.is_some_and(|it| it.attached.iter().any(|(known, _)| *known == index))
         };
         if let Some(previous) = previous {
+            for index in previous.accepted_on() {
+                self.on_listener(index).accepted -= 1;
+            }
             for (index, _) in &previous.attached {
-                let on_listener = &mut self.listeners[*index];
-                on_listener.accepted -= usize::from(previous.is_usable);
+                let on_listener = self.on_listener(*index);
                 if !attached(entry, *index) {
                     on_listener.routes.remove(&previous.name);
                 }
-                self.changed.insert(*index);
             }
         }
         if let Some(entry) = entry {
+            for index in entry.accepted_on() {
+                self.on_listener(index).accepted += 1;
+            }
             for (index, route) in &entry.attached {
-                if self.listeners.len() <= *index {
-                    self.listeners.resize(index + 1, OnListener::default());
-                }
-                let on_listener = &mut self.listeners[*index];
-                on_listener.accepted += usize::from(entry.is_usable);
-                on_listener.routes.insert(route.clone());
-                self.changed.insert(*index);
+                self.on_listener(*index).routes.insert(route.clone());
             }
         }
+    }
+
+    /// Returns the totals of a listener to change them.
+    fn on_listener(&mut self, index: ListenerIndex) -> &mut OnListener {
+        if self.listeners.len() <= index {
+            self.listeners.resize(index + 1, OnListener::default());
+        }
+        self.changed.insert(index);
+        &mut self.listeners[index]
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct TranslatedRoute {
     built: Variants,
     /// The listeners that it is attached to, each once.
     pub(super) attached: Box<[(ListenerIndex, Arc<AttachedRoute>)]>,
-    /// Whether it counts as attached there.
+    /// Whether it is accepted where it is attached.
     pub(super) is_usable: bool,
     /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
     pub(super) is_served: bool,
@@ -283,6 +283,12 @@ impl TranslatedRoute {
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
         self.built.iter().flat_map(|built| built.backends())
+    }
+
+    /// Returns the listeners on which it is accepted, each once. On these it counts as attached, also without rules.
+    pub(super) fn accepted_on(&self) -> BTreeSet<ListenerIndex> {
+        let reached = self.reached.iter().flatten().copied();
+        reached.filter(|_| self.is_usable).collect()
     }
 
     /// Reports whether there is a translation of the route.
