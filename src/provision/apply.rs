@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::child::{Child, ChildKind};
 use super::desired::{Failure, FailureReason};
 use super::inventory::{ChildKey, Existing, PartialObject, resource};
-use super::managed_fields::{take_over, take_over_fields};
+use super::managed_fields::{release_replicas, take_over, take_over_fields};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
 use super::response::{Response, failure, is_taken, refusal, unreachable};
@@ -239,12 +239,16 @@ impl Job {
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
         object["metadata"]["uid"] = json!(uid);
-        if has_updated_fields {
+        let is_autoscaled = is_autoscaled(child);
+        if has_updated_fields || is_autoscaled {
             let metadata = match request(api.get_metadata(&key.name)).await {
                 Ok(Ok(found)) => found.metadata,
                 found => return Err(refusal(&key, "read", found).into()),
             };
-            take_over(&api, &key, metadata).await?;
+            let changed = take_over(&api, &key, metadata.clone()).await?;
+            if is_autoscaled {
+                release_replicas(&api, &key, changed.unwrap_or(metadata)).await?;
+            }
         }
         let sent = send(&api, child, &object).await?;
         done.record(child, write, &sent);
@@ -378,6 +382,11 @@ fn sent_object(key: &ChildKey, sent: Response<DynamicObject>) -> Result<DynamicO
         Ok(Ok(object)) => Ok(object),
         sent => Err(refusal(key, "applied", sent)),
     }
+}
+
+/// Reports whether an autoscaler sets the number of pods of a Deployment.
+fn is_autoscaled(child: &Child) -> bool {
+    child.kind == ChildKind::Deployment && child.object["spec"]["replicas"].is_null()
 }
 
 /// Reports whether a Service has ports of another field manager. Apply keeps such ports, and fails

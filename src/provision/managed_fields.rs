@@ -1,6 +1,7 @@
 //! Field ownership (`metadata.managedFields`): converts this controller's Update entries into Apply
-//! entries.
+//! entries, and leaves fields to other managers with their values.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{Api, DynamicObject, ObjectMeta, Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use super::response::{refusal, unreachable};
 use crate::cluster::api_server::{field_manager, request};
 
 /// Maximum number of attempts while other clients write the same object.
-const TAKE_OVER_ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 5;
 
 /// Converts fields that a create or merge patch recorded with operation Update to Apply. The next
 /// apply then removes fields that it does not contain, which the API server does only for Apply
@@ -31,10 +32,31 @@ pub(super) async fn take_over_fields(
 pub(super) async fn take_over(
     api: &Api<DynamicObject>,
     key: &ChildKey,
-    mut metadata: ObjectMeta,
+    metadata: ObjectMeta,
 ) -> Result<Option<ObjectMeta>, Failure> {
-    for _ in 0..TAKE_OVER_ATTEMPTS {
-        let Some(patch) = field_patch(&metadata) else {
+    change(api, key, metadata, apply_patch).await
+}
+
+/// Gives up `spec.replicas` of a Deployment and keeps its value: an apply without a field that only this controller owns
+/// resets it to the default, here to one pod, before an autoscaler sets it again.
+pub(super) async fn release_replicas(
+    api: &Api<DynamicObject>,
+    key: &ChildKey,
+    metadata: ObjectMeta,
+) -> Result<(), Failure> {
+    change(api, key, metadata, replicas_patch).await?;
+    Ok(())
+}
+
+/// Applies the JSON patch that `patch` builds, and builds it again after a conflict. Returns the metadata after a change.
+async fn change(
+    api: &Api<DynamicObject>,
+    key: &ChildKey,
+    mut metadata: ObjectMeta,
+    patch: fn(&ObjectMeta) -> Option<Value>,
+) -> Result<Option<ObjectMeta>, Failure> {
+    for _ in 0..ATTEMPTS {
+        let Some(patch) = patch(&metadata) else {
             return Ok(None);
         };
         let patch = serde_json::from_value(patch);
@@ -61,29 +83,45 @@ pub(super) async fn take_over(
 
 /// Builds the JSON patch that turns this controller's Update entries into Apply entries; `None` if
 /// there are no such entries.
-fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
-    let entries = metadata.managed_fields.as_deref().unwrap_or_default();
-    let of = |operation: &'static str| {
-        let is_ours =
-            move |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-                entry.manager.as_deref() == Some(field_manager())
-                    && entry.operation.as_deref() == Some(operation)
-                    && entry.subresource.as_deref().unwrap_or_default().is_empty()
-            };
-        entries.iter().position(is_ours)
-    };
-    let updated = of("Update")?;
+fn apply_patch(metadata: &ObjectMeta) -> Option<Value> {
+    let (updated, _) = entry(metadata, "Update")?;
     let path = format!("/metadata/managedFields/{updated}");
     // The API server keeps only one of two entries with the same manager and operation. The next
     // apply records its fields in full.
-    let change = match of("Apply") {
+    let change = match entry(metadata, "Apply") {
         Some(_) => json!({"op": "remove", "path": path}),
         None => json!({"op": "replace", "path": format!("{path}/operation"), "value": "Apply"}),
     };
-    Some(json!([
+    Some(guarded(metadata, &path, "Update", &change))
+}
+
+/// Builds the JSON patch that removes `spec.replicas` from this controller's Apply entry; `None` if it is not there.
+fn replicas_patch(metadata: &ObjectMeta) -> Option<Value> {
+    let (applied, entry) = entry(metadata, "Apply")?;
+    let fields = &entry.fields_v1.as_ref()?.0;
+    fields.pointer("/f:spec/f:replicas")?;
+    let path = format!("/metadata/managedFields/{applied}");
+    let change = json!({"op": "remove", "path": format!("{path}/fieldsV1/f:spec/f:replicas")});
+    Some(guarded(metadata, &path, "Apply", &change))
+}
+
+/// Returns this controller's entry with this operation, and its index.
+fn entry<'a>(metadata: &'a ObjectMeta, operation: &str) -> Option<(usize, &'a ManagedFieldsEntry)> {
+    let mut entries = metadata.managed_fields.iter().flatten().enumerate();
+    entries.find(|(_, entry)| {
+        entry.manager.as_deref() == Some(field_manager())
+            && entry.operation.as_deref() == Some(operation)
+            && entry.subresource.as_deref().unwrap_or_default().is_empty()
+    })
+}
+
+/// Builds the JSON patch with `change`, which fails unless this object has this controller's entry with this operation
+/// at `path`.
+fn guarded(metadata: &ObjectMeta, path: &str, operation: &str, change: &Value) -> Value {
+    json!([
         {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
         {"op": "test", "path": format!("{path}/manager"), "value": field_manager()},
-        {"op": "test", "path": format!("{path}/operation"), "value": "Update"},
+        {"op": "test", "path": format!("{path}/operation"), "value": operation},
         change,
-    ]))
+    ])
 }

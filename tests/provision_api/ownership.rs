@@ -135,6 +135,38 @@ async fn never_changes_objects_of_another_owner() {
 }
 
 #[tokio::test]
+async fn autoscaler_begins_with_the_present_number_of_pods() {
+    let server = Server::start();
+    let fixed = TestGateway {
+        parameters: json!({"workload": {"replicas": 5}}),
+        ..test_gateway("web")
+    };
+    let scene = Scene::start(&server, std::slice::from_ref(&fixed));
+    scene.has_all(&fixed).await;
+    let autoscaled = TestGateway {
+        parameters: json!({"autoscaling": {"minReplicas": 2, "maxReplicas": 8}}),
+        ..fixed.clone()
+    };
+    let deployment = fixed.key("deployments");
+    let replicas = || server.object(&deployment).unwrap()["spec"]["replicas"].clone();
+    scene.set_desired(std::slice::from_ref(&autoscaled));
+    // The autoscaler is applied after the Deployment.
+    scene.has_all(&autoscaled).await;
+    assert_eq!(replicas(), 5);
+    server.with(|state| {
+        state.edit(&deployment, |deployment| {
+            deployment["spec"]["replicas"] = json!(7);
+        });
+    });
+    scene
+        .process_events(std::slice::from_ref(&autoscaled), "one")
+        .await;
+    assert_eq!(replicas(), 7);
+    scene.set_desired(std::slice::from_ref(&fixed));
+    scene.has_all(&fixed).await;
+}
+
+#[tokio::test]
 async fn adopts_objects_of_the_previous_version() {
     let server = Server::start();
     let web = test_gateway("web");
@@ -142,11 +174,15 @@ async fn adopts_objects_of_the_previous_version() {
     server.with(|state| {
         for child in web.children() {
             let mut object = child.object.clone();
-            let fields = ["/metadata/labels/old", "/spec/ports"];
+            let ports = json!({"f:ports": {".": {}}});
+            let labels = json!({"f:labels": {"f:old": {".": {}}}});
             object["metadata"]["labels"]["old"] = json!("label");
             object["metadata"]["managedFields"] = json!([
-                {"manager": MANAGER, "operation": "Apply", "fieldsV1": {"paths": fields}},
-                {"manager": MANAGER, "operation": "Update", "fieldsV1": {"paths": ["/spec/ports"]}},
+                {
+                    "manager": MANAGER, "operation": "Apply",
+                    "fieldsV1": {"f:metadata": labels, "f:spec": ports},
+                },
+                {"manager": MANAGER, "operation": "Update", "fieldsV1": {"f:spec": ports}},
             ]);
             let name = key(child.kind.plural(), &child.namespace, &child.name);
             state.put(&name, object);

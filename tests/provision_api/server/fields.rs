@@ -49,9 +49,9 @@ fn entries(object: &Value) -> Vec<(String, String, Paths)> {
     let list = object["metadata"]["managedFields"].as_array();
     let of = |entry: &Value| {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-        let paths = entry["fieldsV1"]["paths"].as_array().into_iter().flatten();
-        let paths = paths.map(|path| path.as_str().unwrap().to_owned());
-        (text("manager"), text("operation"), paths.collect())
+        let mut paths = Paths::new();
+        decode(&entry["fieldsV1"], "", &mut paths);
+        (text("manager"), text("operation"), paths)
     };
     list.into_iter().flatten().map(of).collect()
 }
@@ -71,10 +71,37 @@ fn set_entry(object: &mut Value, manager: &str, operation: &str, paths: &Paths) 
     let all: Vec<_> = all
         .iter()
         .map(|(manager, operation, paths)| {
-            json!({"manager": manager, "operation": operation, "fieldsV1": {"paths": paths}})
+            json!({"manager": manager, "operation": operation, "fieldsV1": encode(paths)})
         })
         .collect();
     object["metadata"]["managedFields"] = json!(all);
+}
+
+/// Returns `fieldsV1` of these fields: a map with `.` for each of them.
+fn encode(paths: &Paths) -> Value {
+    let mut fields = json!({});
+    for path in paths {
+        let parts = path[1..].split('/');
+        let names = parts.map(|part| format!("f:{}", part.replace("~1", "/").replace("~0", "~")));
+        let of_path = names.fold(&mut fields, |parent, name| &mut parent[name]);
+        of_path["."] = json!({});
+    }
+    fields
+}
+
+/// Collects the fields of `fieldsV1`.
+fn decode(fields: &Value, path: &str, paths: &mut Paths) {
+    for (name, inner) in fields.as_object().into_iter().flatten() {
+        match name.strip_prefix("f:") {
+            Some(name) => {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                decode(inner, &format!("{path}/{name}"), paths);
+            }
+            None => {
+                paths.insert(path.to_owned());
+            }
+        }
+    }
 }
 
 /// Removes the fields from all owners.

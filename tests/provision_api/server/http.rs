@@ -226,11 +226,11 @@ fn patch_json(object: &mut Value, change: &Value) -> Option<()> {
             Some(())
         }
         "remove" => {
-            let (list, index) = path.rsplit_once('/').unwrap();
-            object
-                .pointer_mut(list)?
-                .as_array_mut()?
-                .remove(index.parse().unwrap());
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            match object.pointer_mut(parent)? {
+                Value::Array(list) => drop(list.remove(name.parse().unwrap())),
+                fields => drop(fields.as_object_mut()?.remove(name)?),
+            }
             Some(())
         }
         other => panic!("{other}"),
