@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::child::Child;
+use super::child::{Child, ChildKind};
 use super::inventory::{ChildKey, Existing, Inventory};
 use super::rollout::{Permission, Record};
 use crate::ir::{ObjectRef, fingerprint};
@@ -123,9 +123,14 @@ pub(super) fn plan(
     let superfluous = inventory
         .of(gateway)
         .filter(|(key, existing)| !needed.contains(key) && !existing.is_deleting);
+    let superfluous: Vec<_> = superfluous.collect();
+    let is_replaced = superfluous.iter().any(|(key, _)| is_workload(key.kind));
+    if is_replaced && awaits_workload(children, inventory) {
+        // Its pods serve until those that replace them do, and need its other objects until then.
+        return plan;
+    }
     // In reverse of the order in which they are applied: pods must not outlive their ServiceAccount. One with the same
     // name that replaces it does not make their tokens valid again.
-    let superfluous: Vec<_> = superfluous.collect();
     let deletes = superfluous.into_iter().rev().map(|(key, existing)| {
         Step::Delete(Delete {
             key: key.clone(),
@@ -136,6 +141,22 @@ pub(super) fn plan(
     });
     plan.steps.extend(deletes);
     plan
+}
+
+const fn is_workload(kind: ChildKind) -> bool {
+    matches!(kind, ChildKind::Deployment | ChildKind::DaemonSet)
+}
+
+/// Reports whether the workload of a Gateway does not have all its pods yet. One on the host network may need the ports of the
+/// pods that it replaces, so that nothing waits for it.
+fn awaits_workload(children: &[Child], inventory: &Inventory) -> bool {
+    let mut workloads = children.iter().filter(|child| is_workload(child.kind));
+    workloads.any(|child| {
+        let existing = inventory.get(&ChildKey::of(child));
+        let existing = existing.filter(|existing| existing.owner_uid == child.gateway_uid);
+        let is_on_host = child.object["spec"]["template"]["spec"]["hostNetwork"] == true;
+        !is_on_host && existing.is_none_or(|it| !it.is_complete)
+    })
 }
 
 fn write(index: usize, child: &Child, rollout: Option<super::rollout::Started>) -> Write {

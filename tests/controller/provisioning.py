@@ -173,9 +173,9 @@ def parameters_roll_out(cluster):
     cluster.apply(parameters(NS, "tuned", autoscaling=autoscaling))
     wait_for("there is an autoscaler", lambda: workloads() == ["Deployment", "HorizontalPodAutoscaler"], 5)
     cluster.apply(parameters(NS, "tuned", workload={"kind": "DaemonSet"}))
-    wait_for("there is a DaemonSet alone", lambda: workloads() == ["DaemonSet"], 10)
+    wait_for("there is a DaemonSet alone", lambda: workloads() == ["DaemonSet"], 60)
     cluster.apply(parameters(NS, "tuned", log={"level": "debug"}, workload={"replicas": 1}))
-    wait_for("there is a Deployment alone", lambda: workloads() == ["Deployment"], 10)
+    wait_for("there is a Deployment alone", lambda: workloads() == ["Deployment"], 60)
     arguments = cluster.api.get("Deployment", "tuned-portcullis", NS)["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--log-level=debug" in arguments, arguments
     cluster.api.delete("Gateway", "tuned", NS)

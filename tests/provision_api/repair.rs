@@ -236,3 +236,57 @@ async fn deletes_replaced_objects_after_creating_their_successors() {
         })
         .await;
 }
+
+#[tokio::test]
+async fn replaced_pods_stay_until_their_successors_are_available() {
+    let everywhere = TestGateway {
+        parameters: json!({"workload": {"kind": "DaemonSet"}}),
+        ..test_gateway("web")
+    };
+    let of_another_class = TestGateway {
+        class: "other".to_owned(),
+        ..test_gateway("web")
+    };
+    for (workload, new) in [
+        ("daemonsets", everywhere),
+        ("deployments", of_another_class),
+    ] {
+        let (server, web, scene) = with_web().await;
+        server.stop_controllers();
+        server.take_writes();
+        scene.set_desired(std::slice::from_ref(&new));
+        scene.has_all(&new).await;
+        scene
+            .process_events(std::slice::from_ref(&new), "one")
+            .await;
+        let writes = server.take_writes();
+        let is_kept = writes.iter().all(|write| write.verb != "DELETE");
+        assert!(is_kept, "{writes:?}");
+        server.with(|state| state.settle(&new.key(workload)));
+        server
+            .until("no Deployment of before", |state| {
+                (!state.objects.contains_key(&web.key("deployments"))).then_some(())
+            })
+            .await;
+    }
+}
+
+/// Their successors need the same ports of the nodes.
+#[tokio::test]
+async fn replaced_pods_on_the_host_network_end_at_once() {
+    let server = Server::start();
+    let on_host = |kind: &str| TestGateway {
+        parameters: json!({"workload": {"kind": kind, "hostNetwork": true}}),
+        ..test_gateway("web")
+    };
+    let web = on_host("Deployment");
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    server.stop_controllers();
+    scene.set_desired(&[on_host("DaemonSet")]);
+    server
+        .until("no Deployment", |state| {
+            (!state.objects.contains_key(&web.key("deployments"))).then_some(())
+        })
+        .await;
+}

@@ -276,4 +276,10 @@ fn settle(key: &Key, object: &mut Value) {
             "availableReplicas": replicas,
         });
     }
+    if key.0 == "daemonsets" {
+        object["status"] = json!({
+            "observedGeneration": generation, "desiredNumberScheduled": 1,
+            "currentNumberScheduled": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
+        });
+    }
 }
