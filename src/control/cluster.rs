@@ -87,6 +87,8 @@ pub async fn run<P>(
                 // They would be stale when this process becomes the leader again.
                 outputs.desired.send_replace(None);
                 outputs.statuses.send_replace(None);
+                outputs.class_usage.send_replace(ClassUsage::new());
+                outputs.serving.send_replace(OrdSet::new());
             }
             (outputs.publish)(&published.load, None);
         }
@@ -169,4 +171,97 @@ fn send<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
         *known = value;
         is_changed
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::api::Kind;
+    use crate::cluster::events;
+    use crate::snapshot::Snapshot;
+    use crate::translate::{CONTROLLER_NAME, Mode};
+
+    /// Returns a cluster with a GatewayClass of this controller.
+    fn published() -> Arc<Published> {
+        let class = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "portcullis"}, "spec": {"controllerName": CONTROLLER_NAME},
+        });
+        let kind = Kind::find("gateway.networking.k8s.io/v1", "GatewayClass").unwrap();
+        let mut snapshot = Snapshot::default();
+        snapshot.insert(kind.decode(&class).unwrap());
+        let load = Load {
+            snapshot: Arc::new(snapshot),
+            ..Load::default()
+        };
+        Arc::new(Published {
+            load: Arc::new(load),
+            ..Published::default()
+        })
+    }
+
+    async fn until<T>(sender: &watch::Sender<T>, wanted: impl Fn(&T) -> bool) {
+        let mut receiver = sender.subscribe();
+        let found = timeout(Duration::from_secs(60), receiver.wait_for(wanted)).await;
+        assert!(found.is_ok_and(|found| found.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn withdraws_what_would_be_stale_when_it_leads_again() {
+        let published = watch::Sender::new(published());
+        let leadership = watch::Sender::new(Leadership {
+            is_leader: true,
+            ..Leadership::default()
+        });
+        let inputs = Inputs {
+            published: published.subscribe(),
+            reports: watch::channel(Reports::default()).1,
+            nodes: watch::channel(BTreeSet::new()).1,
+            failures: watch::channel(Failures::new()).1,
+            ca_bundle: watch::channel(Some(Arc::from("CA"))).1,
+            leadership: leadership.subscribe(),
+            bundle_version: watch::channel(None).1,
+        };
+        let desired = watch::Sender::new(None);
+        let class_usage = watch::Sender::new(ClassUsage::new());
+        let serving = watch::Sender::new(OrdSet::new());
+        let statuses = watch::Sender::new(None);
+        let (events, _publisher) = events::channel("test");
+        let outputs = Outputs {
+            desired: desired.clone(),
+            class_usage: class_usage.clone(),
+            wants_nodes: watch::Sender::new(false),
+            serving: serving.clone(),
+            events,
+            statuses: statuses.clone(),
+            publish: |_: &Arc<Load>, _: Option<&Arc<StatusReport>>| {},
+        };
+        let options = Options {
+            mode: Mode::Dedicated,
+            ..Options::default()
+        };
+        let pods = PodSettings {
+            image: "image".to_owned(),
+            controller_url: String::new(),
+            arguments: Vec::new(),
+        };
+        let test = async {
+            until(&statuses, Option::is_some).await;
+            assert!(desired.borrow().is_some());
+            assert_eq!(class_usage.borrow().get("portcullis"), Some(&false));
+            serving.send_replace(OrdSet::unit(ObjectRef::gateway_api("Gateway", "a", "b")));
+            leadership.send_replace(Leadership::default());
+            until(&serving, OrdSet::is_empty).await;
+            assert!(desired.borrow().is_none());
+            assert!(statuses.borrow().is_none());
+            assert!(class_usage.borrow().is_empty());
+        };
+        tokio::select! {
+            () = run(inputs, options, &pods, outputs) => panic!("it has ended"),
+            () = test => {}
+        }
+    }
 }

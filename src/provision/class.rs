@@ -4,13 +4,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta, Patch, PatchParams};
 use kube::core::GroupVersionKind;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::inventory::WATCH_SECONDS;
 use crate::cluster::api_server::{describe, request};
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -22,10 +27,13 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// GatewayClasses of this controller by name, and whether a Gateway uses them.
 pub type ClassUsage = BTreeMap<String, bool>;
 
-/// Adds and removes finalizers according to `uses` while polled.
+/// Adds and removes finalizers according to `uses` while polled, also after changes by other clients.
 pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsage>) {
     let kind = GroupVersionKind::gvk(GATEWAY_GROUP, "v1", "GatewayClass");
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    let resource = ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let mut changes = watch_classes(client, &resource);
+    // The classes of which it is known whether they have the finalizer.
     let mut kept = ClassUsage::new();
     loop {
         let wanted = uses.borrow_and_update().clone();
@@ -58,9 +66,32 @@ pub async fn keep_finalizers(client: &Client, mut uses: watch::Receiver<ClassUsa
             changed = uses.changed() => if changed.is_err() {
                 return;
             },
+            Some((class, has_finalizer)) = changes.next() => {
+                kept.insert(class, has_finalizer);
+            }
             () = again => {}
         }
     }
+}
+
+/// Watches all GatewayClasses. Returns the name of each one that exists or changes, and whether it has the finalizer.
+fn watch_classes(client: &Client, resource: &ApiResource) -> BoxStream<'static, (String, bool)> {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), resource);
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let classes = watcher::watcher(api, config).default_backoff();
+    let changes = classes.applied_objects().filter_map(|class| async move {
+        match class {
+            Ok(class) => {
+                let mut finalizers = class.finalizers().iter();
+                Some((class.name_any(), finalizers.any(|it| it == FINALIZER)))
+            }
+            Err(error) => {
+                tracing::warn!("cannot watch gatewayclasses: {}", describe(&error));
+                None
+            }
+        }
+    });
+    changes.boxed()
 }
 
 async fn write_finalizer(
