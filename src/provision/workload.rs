@@ -20,10 +20,9 @@ pub(super) fn workload(plan: &Plan<'_>) -> Child {
     };
     // Two pods of one Gateway cannot bind the same host ports: the old pod must end before the new
     // one starts.
-    let (unavailable, surge) = match kind {
-        ChildKind::DaemonSet => (1, 0),
-        _ if plan.is_on_host() => (1, 0),
-        _ => (0, 1),
+    let (unavailable, surge) = match plan.is_on_host() {
+        true => (1, 0),
+        false => (0, 1),
     };
     let mut spec = json!({
         "selector": {"matchLabels": plan.selector()},
