@@ -142,6 +142,13 @@ impl Job {
         Ok((child, object))
     }
 
+    /// Returns the minimum of the autoscaler, with which a new Deployment begins.
+    fn min_replicas(&self) -> Value {
+        let mut children = self.children.iter();
+        let autoscaler = children.find(|it| it.kind == ChildKind::HorizontalPodAutoscaler);
+        autoscaler.map_or(Value::Null, |it| it.object["spec"]["minReplicas"].clone())
+    }
+
     /// Creates an object. If the name is taken, applies the object if this controller owns it, and
     /// fails otherwise.
     async fn create(
@@ -150,7 +157,7 @@ impl Job {
         found: &mut Option<FoundGateway>,
         done: &mut JobResult,
     ) -> Result<(), StepError> {
-        let (child, object) = self.child(write)?;
+        let (child, mut object) = self.child(write)?;
         let gateway = self.find_gateway(found).await?;
         // The desired state may be older than the Gateway. The garbage collector may already be
         // deleting its objects.
@@ -159,6 +166,9 @@ impl Job {
         }
         let key = ChildKey::of(child);
         let api = api(&self.client, &key);
+        if is_autoscaled(child) {
+            object["spec"]["replicas"] = self.min_replicas();
+        }
         let body = serde_json::from_value(object).map_err(|error| Failure {
             reason: FailureReason::Refused,
             message: format!("cannot write {key}: {error}"),

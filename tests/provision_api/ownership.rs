@@ -167,6 +167,19 @@ async fn autoscaler_begins_with_the_present_number_of_pods() {
 }
 
 #[tokio::test]
+async fn new_deployment_begins_with_the_minimum_of_its_autoscaler() {
+    let server = Server::start();
+    let web = TestGateway {
+        parameters: json!({"autoscaling": {"minReplicas": 3}}),
+        ..test_gateway("web")
+    };
+    let scene = Scene::start(&server, std::slice::from_ref(&web));
+    scene.has_all(&web).await;
+    let deployment = server.object(&web.key("deployments")).unwrap();
+    assert_eq!(deployment["spec"]["replicas"], 3);
+}
+
+#[tokio::test]
 async fn adopts_objects_of_the_previous_version() {
     let server = Server::start();
     let web = test_gateway("web");
