@@ -9,6 +9,10 @@ use crate::api::duration;
 /// Advice on the source of a template in place of a value.
 const TEMPLATE: &str = "this looks like an expression of a template that was not rendered";
 
+/// Advice on a value that is not Base64.
+pub(super) const NOT_BASE64: &str =
+    "; write text that is not in Base64 in stringData of a Secret, or in data of a ConfigMap";
+
 /// Reports whether text has an expression of a template, such as of Helm or envsubst.
 fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("${")

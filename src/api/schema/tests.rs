@@ -366,7 +366,13 @@ fn validates_core_kinds() {
         )))
     };
     assert_eq!(secret("data: {a: YQ==}"), [""; 0]);
-    assert_eq!(secret("data: {a: 'not base64'}").len(), 1);
+    assert_eq!(
+        secret("data: {a: '-----BEGIN PRIVATE KEY-----'}"),
+        [
+            "error data[a]: Invalid value: must be of format byte; write text that is not in Base64 in stringData of a Secret, \
+             or in data of a ConfigMap"
+        ]
+    );
     assert_eq!(
         secret("type: kubernetes.io/tls, data: {tls.crt: YQ==}").len(),
         1

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::format::Format;
 use super::hint;
 use super::node::{ListType, Node, Schema, Type};
 use super::path::Path;
@@ -104,10 +105,15 @@ fn any_type(schema: &Schema, node: &Node, value: &Value, report: &mut impl FnMut
     }
     if let Some(format) = node.format.filter(|format| !format.admits(value)) {
         let name = format.name();
-        report(
-            format!("Invalid value: {}: must be of format {name}", shown(value)),
-            format!("format: {name}"),
-        );
+        // Most values in Base64 are those of Secrets, which no message may contain.
+        let message = match format == Format::Byte {
+            true => format!(
+                "Invalid value: must be of format {name}{}",
+                hint::NOT_BASE64
+            ),
+            false => format!("Invalid value: {}: must be of format {name}", shown(value)),
+        };
+        report(message, format!("format: {name}"));
     }
     let holds = |node: &Node| {
         let mut found = Vec::new();

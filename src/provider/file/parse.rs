@@ -205,10 +205,14 @@ fn not_yaml(text: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let line = usize::try_from(line).unwrap_or(0);
     // Without the library's own position, which counts from the start of the document.
     let message = DefaultMessageFormatter.format_message(error);
-    // Of this error the library has only its debug representation.
-    let message = match message.starts_with("budget breached: ") {
-        true => "the document has too many values, or its aliases expand to too many".into(),
-        false => message.replace(char::is_control, "\u{fffd}"),
+    // Of the first error the library has only its debug representation. The text of the second has the tag, which may be a
+    // password.
+    let message = if message.starts_with("budget breached: ") {
+        "the document has too many values, or its aliases expand to too many".to_owned()
+    } else if message.starts_with("unsupported tag ") {
+        "a value that begins with `!` needs quotes: objects have no tags".to_owned()
+    } else {
+        message.replace(char::is_control, "\u{fffd}")
     };
     if let Some((line, explained)) = advice::explain(text, line, &message) {
         return SyntaxError::new(line, explained);

@@ -51,6 +51,9 @@ fn rejects_duplicate_keys_tags_and_invalid_numbers() {
     for text in ["a: !tag b", "a: .nan", "? [a]\n: b", "<<: 1"] {
         assert!(parsed(text).is_err(), "{text}");
     }
+    let password = parsed("password: !hunter2\n").expect_err("a tag");
+    assert!(!password.contains("hunter2"), "{password}");
+    assert!(password.contains("needs quotes"), "{password}");
 }
 
 #[test]
