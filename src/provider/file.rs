@@ -5,6 +5,7 @@ mod advice;
 mod change;
 mod definitions;
 mod entry;
+mod links;
 mod locate;
 mod location;
 mod locations;

@@ -10,6 +10,7 @@ use std::{fs, io, mem};
 
 use imbl::{OrdMap, OrdSet};
 
+use super::links;
 use crate::finding::Severity;
 use crate::ir::packed::packed;
 use crate::provider::Problem;
@@ -20,8 +21,6 @@ pub(super) const MAX_DEPTH: usize = 32;
 const MAX_FILES: usize = 100_000;
 /// Maximum number of unread files that are noted one by one.
 const MAX_UNREAD: usize = 10;
-/// Maximum length of a chain of symlinks.
-const MAX_LINKS: usize = 16;
 
 /// What to do about a path that cannot be read.
 pub(super) const REPAIR: &str = "repair it, or what this process may read";
@@ -37,6 +36,8 @@ pub(super) struct Scan {
     pub(super) files: OrdMap<Arc<Path>, Arc<Path>>,
     /// Real directories in which a change is relevant.
     pub(super) directories: OrdSet<Arc<Path>>,
+    /// Names whose change makes a symlink lead elsewhere, with real directories.
+    pub(super) on_the_way: BTreeSet<PathBuf>,
     /// Entries that could not be read.
     pub(super) problems: Vec<Problem>,
     /// Those of which nothing says what they have, with the index of the problem.
@@ -181,7 +182,7 @@ impl Scan {
         found.sort_by(|(one, ..), (other, ..)| one.cmp(other));
         for (path, name, kind) in found {
             match kind {
-                Ok(kind) if kind.is_symlink() => self.link(path, depth),
+                Ok(kind) if kind.is_symlink() => self.link(path, &real.join(name), depth),
                 Ok(kind) => self.entry(path, real.join(name), kind, depth),
                 // Deleted since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -190,8 +191,8 @@ impl Scan {
         }
     }
 
-    fn link(&mut self, path: PathBuf, depth: usize) {
-        self.watch_link(&path);
+    fn link(&mut self, path: PathBuf, entry: &Path, depth: usize) {
+        self.on_the_way.extend(links::on_the_way(entry));
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
             Err(error) => {
@@ -254,23 +255,6 @@ impl Scan {
             Ok(entries) => self.entries((path, real), entries, depth + 1),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => self.fail(path, format!("cannot be read: {error}")),
-        }
-    }
-
-    /// Adds the directory of every file in a chain of symlinks to the watched directories.
-    fn watch_link(&mut self, link: &Path) {
-        let mut at = link.to_owned();
-        for _ in 0..MAX_LINKS {
-            let Ok(target) = fs::read_link(&at) else {
-                break;
-            };
-            at = at.parent().unwrap_or(Path::new("/")).join(target);
-            let Some(Ok(parent)) = at.parent().map(fs::canonicalize) else {
-                break;
-            };
-            if fs::metadata(&at).is_ok_and(|metadata| metadata.is_file()) {
-                self.directories.insert(parent.into());
-            }
         }
     }
 

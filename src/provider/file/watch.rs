@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::change::{Change, Dirty, Effect};
 use super::pending::PendingChanges;
-use super::{Draft, FileProvider, Load, scan};
+use super::{Draft, FileProvider, Load, links, scan};
 use crate::finding::Severity;
 use crate::provider::Problem;
 
@@ -71,7 +71,7 @@ impl FileProvider {
                 Ok(draft) => draft,
                 Err(error) => {
                     changes.dirty = Dirty::Everything;
-                    changes.watch_only(&OrdSet::new());
+                    changes.watch_only(&OrdSet::new(), &BTreeSet::new());
                     let message = format!("{error:#}");
                     let problem = Problem::of_file(Severity::Error, &self.directory, message)
                         .with_effect("the last configuration stays in service")
@@ -90,7 +90,7 @@ impl FileProvider {
             };
             if draft.is_whole {
                 changes.note_files(&draft);
-                changes.watch_only(&draft.scan.directories);
+                changes.watch_only(&draft.scan.directories, &draft.scan.on_the_way);
             } else {
                 changes.watch_more(&self.scan.directories, &draft.scan.directories);
             }
@@ -147,10 +147,10 @@ struct Changes {
     watched: BTreeMap<PathBuf, Inode>,
     /// When the last watch has begun. Earlier changes in its directory were not observed.
     last_watch: Option<Instant>,
-    /// The directory as an entry of its parent. The parent is watched for this name only.
-    anchor: Option<PathBuf>,
-    /// Whether the parent is watched only for the anchor.
-    has_neighbours: bool,
+    /// Names whose change makes the path of the directory, or a symlink in it, lead elsewhere.
+    on_the_way: BTreeSet<PathBuf>,
+    /// Directories that are watched for these names only.
+    neighbours: BTreeSet<PathBuf>,
     /// Files that were written and not closed, with the time of the last write.
     unfinished: BTreeMap<PathBuf, Instant>,
     /// Real paths of the files of the last draft that only symlinks make configuration.
@@ -171,20 +171,14 @@ impl Changes {
                 pending.push(change);
             }
         });
-        let name = std::path::absolute(directory).ok();
-        let parent = name
-            .as_deref()
-            .and_then(Path::parent)
-            .and_then(|parent| fs::canonicalize(parent).ok());
-        let anchor = parent.and_then(|parent| Some(parent.join(name.as_deref()?.file_name()?)));
         let mut changes = Self {
             watcher: None,
             events,
             warning: None,
             watched: BTreeMap::new(),
             last_watch: None,
-            anchor,
-            has_neighbours: true,
+            on_the_way: BTreeSet::new(),
+            neighbours: BTreeSet::new(),
             unfinished: BTreeMap::new(),
             files: BTreeSet::new(),
             plain: None,
@@ -221,21 +215,28 @@ impl Changes {
         self.plain = scan.is_plain().then(|| scan.real_root().to_owned());
     }
 
-    /// Watches these directories and the parent of the configuration directory, and no others.
-    fn watch_only(&mut self, directories: &OrdSet<Arc<Path>>) {
-        let parent = self.anchor.as_deref().and_then(Path::parent);
-        let parent = parent.map(Arc::<Path>::from);
-        if let Some(parent) = &parent {
-            self.has_neighbours = !directories.contains(parent);
+    /// Watches these directories, and those of the names that lead to the configuration directory and of `on_the_way`, and no
+    /// others.
+    fn watch_only(&mut self, directories: &OrdSet<Arc<Path>>, on_the_way: &BTreeSet<PathBuf>) {
+        self.on_the_way.clone_from(on_the_way);
+        if let Ok(path) = std::path::absolute(&self.directory) {
+            self.on_the_way.extend(links::on_the_way(&path));
         }
+        let parents = self.on_the_way.iter().filter_map(|name| name.parent());
+        let neighbours = parents.filter(|parent| !directories.contains(*parent));
+        let neighbours: BTreeSet<PathBuf> = neighbours.map(Path::to_owned).collect();
         let gone = |path: &&PathBuf| {
-            !directories.contains(path.as_path()) && parent.as_deref() != Some(path.as_path())
+            !directories.contains(path.as_path()) && !neighbours.contains(path.as_path())
         };
         let gone: Vec<_> = self.watched.keys().filter(gone).cloned().collect();
         gone.iter().for_each(|path| self.unwatch(path));
-        for path in directories.iter().chain(&parent) {
+        for path in directories.iter() {
             self.watch(path);
         }
+        for path in &neighbours {
+            self.watch(path);
+        }
+        self.neighbours = neighbours;
     }
 
     /// Watches the new directories, and no longer those that do not exist any more.
@@ -374,7 +375,10 @@ impl Changes {
             change => {
                 for path in change.paths() {
                     self.dirty.add_path(path);
-                    self.watch_new(path, 0);
+                    // What else is there is no configuration.
+                    if !self.leads(path) && !self.is_foreign(path) {
+                        self.watch_new(path, 0);
+                    }
                 }
             }
         }
@@ -450,14 +454,15 @@ impl Changes {
         below.is_some_and(scan::is_hidden_below)
     }
 
-    /// Reports whether a path is a sibling of the configuration directory.
+    /// Reports whether a path leads to configuration: by its name, or as a directory that has such a name.
+    fn leads(&self, path: &Path) -> bool {
+        self.on_the_way.contains(path) || self.neighbours.contains(path)
+    }
+
+    /// Reports whether a path is in a directory that is watched for other names only.
     fn is_foreign(&self, path: &Path) -> bool {
-        let Some(anchor) = &self.anchor else {
-            return false;
-        };
-        self.has_neighbours
-            && path != anchor
-            && (path.parent() == anchor.parent() || Some(path) == anchor.parent())
+        let parent = path.parent();
+        !self.leads(path) && parent.is_some_and(|parent| self.neighbours.contains(parent))
     }
 }
 
