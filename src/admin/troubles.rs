@@ -127,7 +127,7 @@ fn without_endpoints(table: &Table) -> Vec<Finding> {
             ),
             None => (
                 "has no ready endpoint".to_owned(),
-                "check that pods which its selector names exist and are ready",
+                "check that pods which its selector names exist and are ready; in a folder, add an EndpointSlice",
             ),
         };
         Finding::of_service(Kind::Backend, backend.id.to_string(), cause)

@@ -1,5 +1,6 @@
 //! What `check` prints about folders of each test.
 
+mod endpoints;
 mod readings;
 
 use serde_json::Value;
@@ -442,27 +443,6 @@ spec:
     // The provider sends POST, and browsers send GET.
     let of_browsers = "{path: {value: /app}, method: GET}";
     assert_eq!(warnings(&inside, of_browsers).len(), 1);
-}
-
-#[test]
-fn warns_of_authorization_servers_without_endpoints() {
-    let objects = r#"
-apiVersion: v1
-kind: Service
-metadata: {name: auth}
-spec: {ports: [{port: 9000}]}
----
-apiVersion: portcullis.dev/v1alpha1
-kind: AccessPolicy
-metadata: {name: asked}
-spec:
-  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
-  external: {protocol: HTTP, backendRef: {name: auth, port: 9000}}
-"#;
-    let text = printed(&format!("{GATEWAY}{objects}"));
-    let warning = "warning: AccessPolicy default/asked: spec.external.backendRef: Service default/auth:9000 has no ready endpoint \
-                   (no EndpointSlice has the label kubernetes.io/service-name: auth): requests that need its permission get status 503\n";
-    assert!(text.contains(warning), "{text}");
 }
 
 #[test]

@@ -160,6 +160,11 @@ fn why_empty(snapshot: &Snapshot, id: &BackendId) -> Option<(Severity, String)> 
         let why = format!("no EndpointSlice has the label {SERVICE_NAME_LABEL}: {name}");
         return Some((Severity::Warning, why));
     }
+    if slices.iter().all(|slice| slice.address_type == "FQDN") {
+        return error(
+            "its EndpointSlices have the addressType FQDN, which is not served: an XBackend has a hostname",
+        );
+    }
     let port = service
         .spec
         .ports

@@ -142,7 +142,7 @@ fn backends() -> Vec<Fault> {
             "Service default/app:80",
             &[
                 "has no ready endpoint: its requests get 503",
-                "check that pods which its selector names exist and are ready",
+                "check that pods which its selector names exist and are ready; in a folder, add an EndpointSlice",
             ],
             |it| it.endpoints.clear(),
         ),
