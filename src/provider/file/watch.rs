@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use imbl::OrdSet;
 use imbl::ordset::DiffItem;
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{ErrorKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -201,7 +201,7 @@ impl Changes {
         let effect = format!("it is polled every {} ms", POLL_INTERVAL.as_millis());
         tracing::warn!(directory = %self.directory.display(), "{message}: {effect}");
         let problem = Problem::of_file(Severity::Warning, &self.directory, message);
-        self.warning = Some(problem.with_effect(effect));
+        self.warning = Some(problem.with_effect(effect).with_remedy(remedy(error)));
     }
 
     /// Notes which files of a draft are relevant.
@@ -466,6 +466,20 @@ impl Changes {
     }
 }
 
+/// Returns what to do about file system events that are unavailable.
+fn remedy(error: &notify::Error) -> &'static str {
+    match &error.kind {
+        ErrorKind::MaxFilesWatch => {
+            "raise fs.inotify.max_user_watches of this host, and restart this process"
+        }
+        // EMFILE, which is nearly always the limit of inotify.
+        ErrorKind::Io(error) if error.raw_os_error() == Some(24) => {
+            "raise fs.inotify.max_user_instances of this host, and restart this process"
+        }
+        _ => scan::REPAIR,
+    }
+}
+
 /// Reports whether a writer will close this new file. A hard link to an existing file is not
 /// closed.
 fn is_written_in_place(path: &Path) -> bool {
@@ -496,10 +510,17 @@ mod tests {
         let message = &problem.message;
         assert!(message.starts_with("file system events are unavailable: "));
         assert_eq!(problem.effect, "it is polled every 500 ms");
+        assert!(problem.remedy.contains("fs.inotify.max_user_watches"));
         fs::write(directory.path().join("b.yaml"), object("b")).expect("written");
         receiver.wait_for(has("b")).await.expect("alive");
         drop(receiver);
         task.await.expect("no panic");
+    }
+
+    #[test]
+    fn names_the_limit_of_inotify_instances() {
+        let error = notify::Error::io(std::io::Error::from_raw_os_error(24));
+        assert!(remedy(&error).contains("fs.inotify.max_user_instances"));
     }
 
     /// The watches of a renamed directory and of those in it report its new path.
