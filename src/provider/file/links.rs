@@ -8,7 +8,8 @@ use std::{fs, io};
 const MAX_LINKS: usize = 40;
 
 /// Returns the names whose change makes an absolute path lead elsewhere, each with the real path of its directory: the symlinks on
-/// the way in their order, and last what is at the path, or the first name that does not exist.
+/// the way in their order, and last what is at the path, or the first name that does not exist, or a directory that this process
+/// may not search.
 pub(super) fn on_the_way(path: &Path) -> Vec<PathBuf> {
     let mut names = Vec::new();
     let mut at = PathBuf::new();
@@ -29,6 +30,7 @@ pub(super) fn on_the_way(path: &Path) -> Vec<PathBuf> {
                 names.push(next);
                 return names;
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
             Ok(_) | Err(_) => at = next,
         }
     }
