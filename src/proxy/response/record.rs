@@ -395,9 +395,10 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        let received = self.activity.received().saturating_add(self.tunnelled);
         if let Some(mut counted) = self.counted.take() {
             counted.charge(BodySizes {
-                request: self.activity.received().saturating_add(self.tunnelled),
+                request: received,
                 response: self.sent,
             });
         }
@@ -427,7 +428,7 @@ impl Drop for Record {
             let end = Completion {
                 status: self.status,
                 duration: elapsed,
-                bytes_received: self.activity.received(),
+                bytes_received: received,
                 bytes_sent: self.sent,
                 rule: rule.map(|rule| (&rule.ir.id.route, rule.ir.id.index)),
                 upstream: self.attempts.endpoint(),

@@ -184,9 +184,9 @@ pub struct Completion<'a> {
     pub status: u16,
     /// Duration from the request head to the last byte of the response.
     pub duration: Duration,
-    /// Bytes of the request body.
+    /// Bytes of the request body, and those that the client has sent through a tunnel.
     pub bytes_received: u64,
-    /// Bytes of the response body.
+    /// Bytes of the response body, or those that the client was sent through a tunnel.
     pub bytes_sent: u64,
     /// Route, with a kind and names that the API server would accept, and index of the matched rule.
     pub rule: Option<(&'a ObjectRef, usize)>,
