@@ -225,7 +225,10 @@ fn logs_tunnel_of_websocket_over_http2() {
         assert_eq!(line["method"], "CONNECT");
         assert_eq!(line["protocol"], "HTTP/2");
         assert_eq!(line["status"], 200);
-        assert_eq!((&line["bytes_received"], &line["bytes_sent"]), (&json!(5), &json!(7)));
+        assert_eq!(
+            (&line["bytes_received"], &line["bytes_sent"]),
+            (&json!(5), &json!(7))
+        );
         assert!(line["error"].is_null(), "{line}");
     });
 }

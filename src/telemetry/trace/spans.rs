@@ -141,7 +141,7 @@ impl RequestSpan {
         let tracestate = parent.map(|_| {
             let values = parts.headers.get_all(TRACESTATE).iter();
             let values: Vec<_> = values.filter_map(|it| it.to_str().ok()).collect();
-            cut(&values.join(","))
+            members(&values.join(","))
         });
         let attribute = |(name, source): &(Arc<str>, AttributeSource)| {
             let value = match source {
@@ -381,6 +381,17 @@ impl RequestSpan {
     }
 }
 
+/// Returns the list of `tracestate`, in ASCII, or the first of its members that fit: members are removed as a whole
+/// (W3C Trace Context, 3.3.1.5).
+fn members(list: &str) -> Box<str> {
+    if list.len() <= MAX_TEXT {
+        return list.into();
+    }
+    let mut fits = (0..=MAX_TEXT).rev();
+    let end = fits.find(|end| list.as_bytes()[*end] == b',');
+    list[..end.unwrap_or_default()].into()
+}
+
 /// Returns the beginning of a text.
 fn cut(text: &str) -> Box<str> {
     if text.len() <= MAX_TEXT {
@@ -389,4 +400,45 @@ fn cut(text: &str) -> Box<str> {
     let mut fits = (0..=MAX_TEXT).rev();
     let end = fits.find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or_default()].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::super::context::tests::tracing;
+    use super::*;
+
+    /// Returns the `tracestate` that a span has of these headers.
+    fn tracestate(values: &[&str]) -> String {
+        let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let mut request = Request::get("/").header("traceparent", parent);
+        for value in values {
+            request = request.header("tracestate", *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let peer = || Peer {
+            client: ([127, 0, 0, 1], 1).into(),
+            scheme: "http",
+            host: "h".into(),
+            port: 80,
+        };
+        let span = RequestSpan::sample(&Arc::new(tracing()), &parts, peer, Instant::now());
+        span.unwrap().tracestate.to_string()
+    }
+
+    #[test]
+    fn members_of_a_long_tracestate_are_kept_as_a_whole() {
+        let member = |key: &str| format!("{key}={}", "v".repeat(254));
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(member);
+        let three = format!("{a},{b},{c}");
+        assert_eq!(tracestate(&["vendor=1", "other=2"]), "vendor=1,other=2");
+        assert_eq!(tracestate(&[&*three, &*d]), three);
+        // As long as what fits.
+        let exact = format!("{three},d={}", "v".repeat(MAX_TEXT - three.len() - 3));
+        assert_eq!(exact.len(), MAX_TEXT);
+        assert_eq!(tracestate(&[&*exact, "e=1"]), exact);
+        let long = format!("a={}", "v".repeat(MAX_TEXT));
+        assert_eq!(tracestate(&[&*long]), "");
+    }
 }
