@@ -21,7 +21,7 @@ impl Totals {
             connections: stats.connections.open(),
             ..Self::default()
         };
-        for rule in table.rules() {
+        for rule in table.counted_rules() {
             let stats = &rule.state.stats;
             totals.in_flight += stats.in_flight();
             for (sum, count) in totals.classes.iter_mut().zip(stats.classes()) {

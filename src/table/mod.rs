@@ -83,6 +83,7 @@ pub use policies::{BrokenPolicy, LimitRefusal, Policies};
 pub use releases::{Release, Releases};
 pub use request_stats::{ReleaseStats, RuleStats};
 pub use ring::{KnownLoad, Ring};
+pub use route::CountedRule;
 pub use rule::{Draw, Rule, RuleState, WeightedBackend};
 pub use staleness::set_stale;
 pub use stats::{AuthResult, BackendStats, MirrorResult, PageResult, PickResult, TlsFailure};
@@ -147,9 +148,21 @@ impl Table {
         self.ports.get(at).filter(|port| port.ir.bind == *bind)
     }
 
-    /// Returns every rule, each once.
+    /// Returns every rule, each once. Of one that differs between listeners, such as in what policies require there, this is
+    /// any version. Those of a route follow each other.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.routes.iter().flat_map(|route| &route.rules)
+        self.routes.rules()
+    }
+
+    /// Returns all versions of every rule. Those of one rule have its state in common.
+    pub fn rule_versions(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.routes.rule_versions()
+    }
+
+    /// Returns the counters of every rule, each once, and of those that its route had before. Those of a route follow each
+    /// other.
+    pub fn counted_rules(&self) -> impl Iterator<Item = CountedRule<'_>> {
+        self.routes.counted_rules()
     }
 
     /// Sets the endpoints of backends with a hostname to the addresses that `resolve` returns. Only the thread that

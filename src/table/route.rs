@@ -5,20 +5,45 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use thin_vec::ThinVec;
 
 use super::backends::Backends;
 use super::policies::PolicyStates;
-use super::rule::Rule;
+use super::rule::{Rule, RuleState};
 use crate::ir;
 use crate::ir::object_map::OfObject;
 use crate::ir::packed::packed;
-use crate::ir::{ObjectRef, Pattern};
+use crate::ir::{ObjectRef, Pattern, RuleId};
+
+/// Number of former rules of a route from which on new rules take over the state of the oldest one, so that the memory of a
+/// route whose rules get new names has a bound.
+const MAX_FORMER: usize = 16;
 
 /// A route, shared by all listeners that it is attached to.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) ir: Arc<ir::Route>,
     pub(super) rules: Box<[Arc<Rule>]>,
+    /// The rules that it had before, those that are gone for the longest time first.
+    former: ThinVec<FormerRule>,
+}
+
+/// A rule that its route no longer has, whose requests stay part of the sums of the route.
+#[derive(Debug)]
+struct FormerRule {
+    id: RuleId,
+    state: Arc<RuleState>,
+}
+
+/// The counters of a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedRule<'a> {
+    /// The rule.
+    pub id: &'a RuleId,
+    /// Its counters.
+    pub state: &'a RuleState,
+    /// Whether its route no longer has it.
+    pub is_former: bool,
 }
 
 /// A route that listeners share. Without a count of weak references, which saves a sixth of its memory.
@@ -61,8 +86,8 @@ enum Versions {
     Many(Arc<Vec<Counted>>),
 }
 
-/// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
-/// the new version one after the other.
+/// A route and its number of listeners. An object has several versions where listeners differ, such as in what policies
+/// require there, and while a table is built: listeners move to the new version one after the other.
 #[derive(Clone, Debug)]
 struct Counted {
     node: RouteNode,
@@ -80,6 +105,51 @@ impl Deref for Versions {
     }
 }
 
+impl Versions {
+    /// Returns the rules, each once.
+    fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let all: &[Counted] = self;
+        all.iter().enumerate().flat_map(move |(number, one)| {
+            let earlier = &all[..number];
+            let rules = one.node.rules.iter();
+            rules.filter(move |rule| !have(earlier, &rule.state))
+        })
+    }
+
+    /// Returns the rules, and those that the route had before, each once.
+    fn counted_rules(&self) -> impl Iterator<Item = CountedRule<'_>> {
+        let all: &[Counted] = self;
+        let former = all.iter().enumerate().flat_map(move |(number, one)| {
+            let earlier = &all[..number];
+            let former = one.node.former.iter();
+            former.filter(move |it| !have(all, &it.state) && !had(earlier, &it.state))
+        });
+        let former = former.map(|it| CountedRule {
+            id: &it.id,
+            state: &it.state,
+            is_former: true,
+        });
+        let rules = self.rules().map(|rule| CountedRule {
+            id: &rule.ir.id,
+            state: &rule.state,
+            is_former: false,
+        });
+        rules.chain(former)
+    }
+}
+
+/// Reports whether a version has the rule with this state, which all versions of the rule share.
+fn have(versions: &[Counted], state: &Arc<RuleState>) -> bool {
+    let mut rules = versions.iter().flat_map(|one| &one.node.rules);
+    rules.any(|rule| Arc::ptr_eq(&rule.state, state))
+}
+
+/// Reports whether the rule with this state is a former one of a version.
+fn had(versions: &[Counted], state: &Arc<RuleState>) -> bool {
+    let mut former = versions.iter().flat_map(|one| &one.node.former);
+    former.any(|it| Arc::ptr_eq(&it.state, state))
+}
+
 impl From<Vec<Counted>> for Versions {
     fn from(mut versions: Vec<Counted>) -> Self {
         match versions.pop() {
@@ -90,10 +160,22 @@ impl From<Vec<Counted>> for Versions {
 }
 
 impl Routes {
-    /// Returns each route once, in order of their objects.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &RouteNode> {
+    /// Returns each rule once, in order of their routes' objects: any version of it.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let routes = self.by_object.values();
+        routes.flat_map(|versions| versions.rules())
+    }
+
+    /// Returns all versions of each rule, in order of their routes' objects.
+    pub(super) fn rule_versions(&self) -> impl Iterator<Item = &Arc<Rule>> {
         let all = self.by_object.values().flat_map(|versions| versions.iter());
-        all.map(|one| &one.node)
+        all.flat_map(|one| &one.node.rules)
+    }
+
+    /// Returns each rule once, and those that routes had before, in order of their routes' objects.
+    pub(super) fn counted_rules(&self) -> impl Iterator<Item = CountedRule<'_>> {
+        let routes = self.by_object.values();
+        routes.flat_map(|versions| versions.counted_rules())
     }
 
     /// Reports whether there are none.
@@ -189,6 +271,7 @@ fn renew(
     states: &PolicyStates,
 ) -> RouteNode {
     let known = versions.iter().flat_map(|one| &one.node.rules);
+    let mut former = former_rules(ir, versions);
     let rule = |(index, ir_rule): (usize, &Arc<ir::Rule>)| {
         let place = (&**ir, index);
         let same_id: Vec<_> = known
@@ -201,15 +284,55 @@ fn renew(
         if let Some(rule) = current.next() {
             return Arc::clone(rule);
         }
-        let state = same_id
-            .first()
-            .map(|rule| rule.state.clone())
-            .unwrap_or_default();
+        let state = match same_id.first() {
+            Some(rule) => rule.state.clone(),
+            None => take_state(&mut former, versions, &ir_rule.id),
+        };
         Arc::new(Rule::new(ir_rule.clone(), place, state, (backends, states)))
     };
     let rules = ir.rules.iter().enumerate().map(rule).collect();
     RouteNode::new(Route {
         ir: ir.clone(),
         rules,
+        former,
     })
+}
+
+/// Returns the rules that versions of a route have or had, and that `ir` has not, each once.
+fn former_rules(ir: &ir::Route, versions: &[Counted]) -> ThinVec<FormerRule> {
+    let rules = || versions.iter().flat_map(|one| &one.node.rules);
+    let is_kept = |rule: &&Arc<Rule>| ir.rules.iter().any(|it| it.id == rule.ir.id);
+    let kept: Vec<&Arc<RuleState>> = rules().filter(is_kept).map(|rule| &rule.state).collect();
+    let before = versions.iter().flat_map(|one| &one.node.former);
+    let before = before.map(|it| (&it.id, &it.state));
+    let mut former = ThinVec::<FormerRule>::new();
+    for (id, state) in before.chain(rules().map(|rule| (&rule.ir.id, &rule.state))) {
+        let is_known = kept.iter().any(|it| Arc::ptr_eq(it, state))
+            || former.iter().any(|it| Arc::ptr_eq(&it.state, state));
+        if !is_known {
+            former.push(FormerRule {
+                id: id.clone(),
+                state: state.clone(),
+            });
+        }
+    }
+    former
+}
+
+/// Returns the state of a rule that no version has: that of the former rule of this identity, or else, of too many, of the
+/// oldest one.
+fn take_state(
+    former: &mut ThinVec<FormerRule>,
+    versions: &[Counted],
+    id: &RuleId,
+) -> Arc<RuleState> {
+    // Another version may have a rule that this one has no longer, or one that has taken over its state.
+    let is_free = |it: &FormerRule| !have(versions, &it.state);
+    let same = former.iter().position(|it| it.id == *id && is_free(it));
+    let too_many = former.len() >= MAX_FORMER;
+    let oldest = || former.iter().position(is_free).filter(|_| too_many);
+    match same.or_else(oldest) {
+        Some(at) => former.remove(at).state,
+        None => Arc::default(),
+    }
 }

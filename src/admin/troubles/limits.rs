@@ -53,10 +53,13 @@ fn responses(service: &InService<'_>) -> BTreeMap<ObjectRef, u64> {
     let ports = service.table.ports().iter();
     let listeners: Vec<_> = ports.flat_map(|port| port.listeners()).collect();
     let mut all = BTreeMap::<ObjectRef, u64>::new();
-    for rule in service.table.rules() {
+    let mut counted = BTreeSet::new();
+    for rule in service.table.rule_versions() {
         let count = service.before.responses(rule).all;
         for policy in policies(rule, &listeners) {
-            *all.entry(policy.clone()).or_default() += count;
+            if counted.insert((Arc::as_ptr(&rule.state), policy)) {
+                *all.entry(policy.clone()).or_default() += count;
+            }
         }
     }
     all

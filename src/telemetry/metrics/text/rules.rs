@@ -9,7 +9,7 @@ use super::outcomes::{LabelledOutcome, Responses};
 use super::{Metrics, Page, Standard, object_labels};
 use crate::ir::RuleId;
 use crate::settings::metrics::MetricsDetail;
-use crate::table::{Histogram, Outcome, Table};
+use crate::table::{CountedRule, Histogram, Outcome, Table};
 
 /// Counts of the requests of a rule, or of all rules of a route.
 struct Requests {
@@ -32,13 +32,13 @@ impl Metrics {
     /// Omits routes without requests, so that the size of the page depends on use.
     pub(super) fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
         let mut requests: Vec<(RuleLabels<'_>, Requests)> = Vec::new();
-        for rule in self.table.rules() {
+        for rule in counted_rules(&self.table, self.detail) {
             let stats = &rule.state.stats;
             let in_flight = stats.in_flight();
             if in_flight == 0 && !stats.has_requests() {
                 continue;
             }
-            let labels = RuleLabels(&rule.ir.id, self.detail.per_rule);
+            let labels = RuleLabels(rule.id, self.detail.per_rule);
             let sum = of_same(&mut requests, labels, || Requests::new(self.detail));
             sum.retries += stats.retries();
             sum.in_flight = sum.in_flight.wrapping_add(in_flight);
@@ -72,17 +72,24 @@ impl Standard {
     }
 }
 
+/// Returns the rules with series, or that are part of those of their route. Without the former ones, a counter of a route
+/// would go down when a rule is removed, which readers take for a restart from 0.
+fn counted_rules(table: &Table, detail: MetricsDetail) -> impl Iterator<Item = CountedRule<'_>> {
+    let rules = table.counted_rules();
+    rules.filter(move |rule| !(detail.per_rule && rule.is_former))
+}
+
 /// Durations by what their labels tell of the outcome.
 type Durations = BTreeMap<Outcome, Histogram>;
 
 fn durations(table: &Table, detail: MetricsDetail) -> Vec<(RuleLabels<'_>, Durations)> {
     let mut durations: Vec<(RuleLabels<'_>, Durations)> = Vec::new();
-    for rule in table.rules() {
+    for rule in counted_rules(table, detail) {
         let histograms = rule.state.stats.durations_by(detail.durations_by);
         if histograms.is_empty() {
             continue;
         }
-        let labels = RuleLabels(&rule.ir.id, detail.per_rule);
+        let labels = RuleLabels(rule.id, detail.per_rule);
         let sums = of_same(&mut durations, labels, Durations::default);
         for (outcome, histogram) in histograms {
             sums.entry(outcome).or_default().add(&histogram);

@@ -175,22 +175,32 @@ spec:
   ports: [{port: 80}]
 "#;
 
-/// The table of [`OBJECTS`], each of whose counters is 1.
-pub(super) fn table() -> Arc<Table> {
+/// The table of these objects, after another one.
+fn table_of(objects: &str, previous: &Table) -> Arc<Table> {
     let mut snapshot = Snapshot::default();
-    for object in serde_saphyr::from_multiple::<Value>(OBJECTS).unwrap() {
+    for object in serde_saphyr::from_multiple::<Value>(objects).unwrap() {
         let admission = api::admit(object);
         assert!(admission.findings.is_empty(), "{:?}", admission.findings);
         snapshot.insert(admission.object.unwrap());
     }
     let mut translator = Translator::new(Options::default());
     let ir = translator.translate(&snapshot, None).ir;
-    let table = Table::build(Arc::new(ir), None);
+    Arc::new(Table::build(Arc::new(ir), Some(previous)))
+}
+
+/// Counts a request of each rule, and a retry.
+fn record(table: &Table) {
     for rule in table.rules() {
         let (stats, outcome) = (&rule.state.stats, Outcome::of_status(200));
         stats.record(WorkerId::ONLY, outcome, Duration::from_millis(1), PLAIN);
         stats.retried(WorkerId::ONLY);
     }
+}
+
+/// The table of [`OBJECTS`], each of whose counters is 1.
+pub(super) fn table() -> Arc<Table> {
+    let table = table_of(OBJECTS, &Table::empty());
+    record(&table);
     for backend in table.backends() {
         let stats = &backend.stats;
         stats.responded(WorkerId::ONLY, 299, Duration::from_millis(1));
@@ -203,7 +213,7 @@ pub(super) fn table() -> Arc<Table> {
         stats.pick_took(WorkerId::ONLY, Duration::from_millis(1));
         stats.retry_refused();
     }
-    Arc::new(table)
+    table
 }
 
 #[test]
@@ -234,14 +244,10 @@ fn labels_name_objects_and_rules() {
     }
 }
 
-#[test]
-fn requests_are_counted_by_route_by_default() {
-    let text = encode(
-        table(),
-        ProcessStats::default(),
-        0,
-        MetricsDetail::default(),
-    );
+/// Asserts that the route of [`OBJECTS`] has three requests in all, and returns the page.
+fn assert_three_requests(table: &Arc<Table>) -> String {
+    let detail = MetricsDetail::default();
+    let text = encode(table.clone(), ProcessStats::default(), 0, detail);
     let route = r#"namespace="app",route="site",kind="HTTPRoute""#;
     let ok = r#"http_response_status_code="200",error_type="""#;
     for line in [
@@ -254,7 +260,72 @@ fn requests_are_counted_by_route_by_default() {
             "{line} is not in\n{text}"
         );
     }
+    text
+}
+
+#[test]
+fn requests_are_counted_by_route_by_default() {
+    let text = assert_three_requests(&table());
     assert!(!text.contains("rule="), "{text}");
+}
+
+/// A policy on another listener of the Gateway of [`OBJECTS`], and one on the route, so that what they require of its rules
+/// differs between listeners.
+const POLICIES: &str = r#"
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: admin, namespace: edge}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web, sectionName: admin}]
+  ipRules: {deny: [192.0.2.0/24]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: site, namespace: app}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: site}]
+  ipRules: {deny: [198.51.100.0/24]}
+"#;
+
+#[test]
+fn rules_with_other_policies_at_each_listener_count_once() {
+    let listener = "  - {name: http, port: 80,";
+    let other = listener.replace("http", "admin").replace("80", "81");
+    let rest = " protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}\n";
+    let objects = OBJECTS.replace(listener, &format!("{other}{rest}{listener}"));
+    let table = table_of(&[&*objects, POLICIES].concat(), &Table::empty());
+    assert_eq!(table.rule_versions().count(), 6);
+    record(&table);
+    assert_three_requests(&table);
+    let text = encode(table, ProcessStats::default(), 0, RULES);
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let series: Vec<_> = samples.filter_map(|line| line.rsplit_once(' ')).collect();
+    let unique: BTreeSet<_> = series.iter().map(|(series, _)| series).collect();
+    assert_eq!(unique.len(), series.len(), "{text}");
+}
+
+#[test]
+fn counters_of_a_route_keep_the_requests_of_its_former_rules() {
+    let before = table();
+    let last = OBJECTS.lines().find(|line| line.contains("name: three"));
+    let fewer = table_of(&OBJECTS.replace(last.unwrap(), ""), &before);
+    assert_eq!(fewer.rules().count(), 2);
+    assert_three_requests(&fewer);
+    // The series of a rule ends with it.
+    let rule = r#"rule="three""#;
+    let by_rule = |table: &Arc<Table>| encode(table.clone(), ProcessStats::default(), 0, RULES);
+    assert!(by_rule(&before).contains(rule));
+    assert!(!by_rule(&fewer).contains(rule));
+    let mut latest = table_of(OBJECTS, &fewer);
+    assert_three_requests(&latest);
+    assert!(by_rule(&latest).contains(rule));
+    for turn in 0..40 {
+        let renamed = OBJECTS.replace("three, ", &format!("three-{turn}, "));
+        latest = table_of(&renamed, &latest);
+    }
+    assert_three_requests(&latest);
+    assert!(latest.counted_rules().count() < 40);
 }
 
 /// Type and labels of each metric in the tables of `docs/metrics.md`.
