@@ -7,8 +7,10 @@ use http_body::Frame;
 use serde_json::json;
 use tokio::time::timeout;
 
+use crate::access_policy::gateway;
 use crate::admin::metric;
 use crate::client::{Client, connect, get, read_until, write_text};
+use crate::client_policy::clients;
 use crate::collector::{Collector, Span};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
@@ -131,6 +133,23 @@ async fn spans_of_a_request_have_the_parent_and_attributes_of_the_conventions() 
     );
     assert_eq!(received["headers"]["tracestate"], "vendor=1");
     assert!(!format!("{server:?}{attempt:?}").contains("canary"));
+}
+
+#[tokio::test]
+async fn client_that_a_proxy_names_has_no_port() {
+    let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
+    let hops = json!({"clientIP": {"xForwardedFor": {"trustedHops": 1}}});
+    let objects = traced(&collector)
+        .service("echo", &[echo.address])
+        .with(clients("clients", &gateway(), &hops))
+        .route("route", &[to("echo")]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let headers = [("x-forwarded-for", "192.0.2.1")];
+    client.get_with("a.com", "/", &headers).await;
+    let (server, _) = collector.request().await;
+    let values = ["client.address", "client.port"].map(|key| server.attribute(key));
+    assert_eq!(values, ["192.0.2.1", ""]);
 }
 
 #[tokio::test]

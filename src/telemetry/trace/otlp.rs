@@ -104,7 +104,10 @@ impl<'a> Attributes<'a> {
 
     fn peer(&mut self, [address, port]: [&'a str; 2], peer: SocketAddr) {
         self.text(address, text_of(peer.ip()));
-        self.number(port, peer.port());
+        // That of a client that a proxy names is not known.
+        if peer.port() != 0 {
+            self.number(port, peer.port());
+        }
     }
 
     /// Writes each as a `KeyValue` in a field of this number.
