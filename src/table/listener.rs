@@ -278,6 +278,14 @@ impl Listener {
         self.routes.iter()
     }
 
+    /// Returns the rules of a route, as they are on this listener; none if it does not have the route.
+    pub fn rules_of(&self, route: &ObjectRef) -> &[Arc<Rule>] {
+        match self.routes.get(route) {
+            Some(route) => &route.rules,
+            None => &[],
+        }
+    }
+
     /// Returns the rule for a request: the first by precedence, of the most specific hostname that has a match. A preflight
     /// request has the rule of the calls that it asks for, and none if that rule permits none.
     #[inline]

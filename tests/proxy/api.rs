@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::access_policy::{access, ip_rules, of_route};
 use crate::admin::page;
 use crate::client::{Client, connect, get, read_until, write_text};
 use crate::harness::ports::closed_address;
@@ -202,6 +203,27 @@ async fn route_has_its_way_from_listeners_to_endpoints() {
     let path = "/api/v1/route?name=HTTPRoute%20default/other";
     let unknown = get(scene.admin_address(), "localhost", path).await;
     assert_eq!(unknown.status, 404);
+}
+
+#[tokio::test]
+async fn route_with_other_policies_at_each_listener_is_shown_once() {
+    let echo = Origin::echo("echo").await;
+    let second = json!({"kind": "Gateway", "name": "gateway", "sectionName": "second"});
+    let denies = |network: &str| ip_rules(&[], &[network]);
+    let objects = Objects::gateway(&[http("first", 80, ""), http("second", 81, "")])
+        .service("echo", &[echo.address])
+        .route("route", &[prefix("/", "echo")])
+        .with(access("a", &second, &denies("192.0.2.0/24")))
+        .with(access("b", &of_route(), &denies("198.51.100.0/24")));
+    let scene = Scene::start(&objects);
+    let route = document(&scene, "route?name=HTTPRoute%20default/route").await;
+    assert_eq!(route["listeners"].as_array().map(Vec::len), Some(2));
+    let rules = route["rules"].as_array().expect("a list");
+    assert_eq!(rules.len(), 1, "{route:#}");
+    // As on the first listener.
+    let details = rules[0]["details"].to_string();
+    assert!(details.contains("198.51.100.0/24"), "{details}");
+    assert!(!details.contains("192.0.2.0/24"), "{details}");
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ fn errors(rule: &Rule) -> u64 {
     }
 }
 
-/// The route of the name that the query has, such as `HTTPRoute shop/web`; `None` if neither the table nor the report has it.
+/// The route of the name that the query has, such as `HTTPRoute shop/web`, with its rules as on its first listener; `None` if neither the table nor the report has it.
 pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Value> {
     let rules: Rules<'_> = table
         .rules()
@@ -90,6 +90,11 @@ pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Va
         return None;
     }
     let places = places(table, &rules);
+    let first = places.first().zip(rules.first());
+    let rules: Rules<'_> = first.map_or_else(Vec::new, |((_, listener, _), rule)| {
+        let here = listener.rules_of(&rule.ir.id.route);
+        here.iter().collect()
+    });
     let configuration = Configuration {
         table,
         state: State::InService {
