@@ -149,7 +149,7 @@ class Lab:
     def http3(self, name: str) -> Running:
         """The one instance of a proxy with HTTP/3, and without an access log, that all cases of HTTP/3 use."""
         if name not in self._http3:
-            self._http3[name] = self.start(self.proxies[name], f"{name} with HTTP/3", http3=True)
+            self._http3[name] = self.start(self.proxies[name], f"{name} with HTTP3", http3=True)
         return self._http3[name]
 
     def start(self, proxy: Proxy, label: str = "", logs: bool = False, cores: str = "", http3: bool = False) -> Running:
