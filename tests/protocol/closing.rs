@@ -130,3 +130,17 @@ fn aborts_connection_at_the_request_timeout() {
         .origin
         .until("the cut", |origin| origin.ended() == 1);
 }
+
+#[test]
+fn response_of_http10_that_times_out_ends_with_a_reset() {
+    let rules = r#"[{backendRefs: [{name: origin, port: 80}], timeouts: {request: 2s}}]"#;
+    let origin = Origin::start(|peer| {
+        peer.request();
+        peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+        peer.rest();
+    });
+    let fixture = Fixture::routed(origin, rules, |_| {});
+    let answer = fixture.round_trip(format!("GET /x HTTP/1.0\r\nHost: {HOST}\r\n\r\n"));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+    assert!(!answer.body.complete, "its end looks like that of the body");
+}

@@ -1,7 +1,7 @@
 //! HTTP/1 connections: hyper's server plus timeouts, parking of idle connections without buffers,
 //! and lingering close.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -50,6 +50,8 @@ const LINGER: (Duration, usize) = (Duration::from_secs(5), 8 * 1024 * 1024);
 enum Exit {
     /// The connection is closed.
     Closed,
+    /// The connection ends before a response whose end is that of the connection.
+    Cut,
     /// The proxy has ended the connection, but the client may still be sending.
     Unread,
     /// The connection is idle: the socket can wait without a server task.
@@ -67,8 +69,10 @@ pub(crate) async fn serve(
 ) {
     loop {
         let tunnel = RefCell::new(None);
+        let ends_with_response = Cell::new(false);
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
-            respond(&client, activity.clone(), &tunnel, request)
+            let outcome = (&tunnel, &ends_with_response);
+            respond(&client, activity.clone(), outcome, request)
         });
         let server = server(&client, matches!(io, ClientIo::Plain(_)));
         let observed =
@@ -88,6 +92,7 @@ pub(crate) async fn serve(
             if let Poll::Ready(result) = polled {
                 return Poll::Ready(match result {
                     Ok(()) if tunnel.borrow().is_some() => Exit::Switched,
+                    Err(error) if error.is_user() && ends_with_response.get() => Exit::Cut,
                     result => exit(&result, &activity, &client),
                 });
             }
@@ -103,7 +108,7 @@ pub(crate) async fn serve(
                 }
                 phase => {
                     client.timed_out(phase);
-                    Poll::Ready(Exit::Closed)
+                    Poll::Ready(timed_out(ends_with_response.get()))
                 }
             }
         })
@@ -118,6 +123,10 @@ pub(crate) async fn serve(
         let parts = connection.into_parts();
         let unread;
         (io, unread) = parts.io.into_inner().into_parts();
+        if let Exit::Cut = end {
+            // Without the reset, the client would take the end of the connection for that of the response.
+            return io.abort();
+        }
         if let Exit::Unread = end {
             spawn_local(linger(io, client.clone()));
             return;
@@ -145,6 +154,14 @@ fn exit(result: &hyper::Result<()>, activity: &Activity, client: &Client) -> Exi
         }
         _ if activity.is_body_open() => Exit::Unread,
         _ => Exit::Closed,
+    }
+}
+
+/// Returns how a connection ends at a timeout.
+fn timed_out(ends_with_response: bool) -> Exit {
+    match ends_with_response {
+        true => Exit::Cut,
+        false => Exit::Closed,
     }
 }
 
@@ -184,11 +201,11 @@ fn server(client: &Client, is_plain: bool) -> http1::Builder {
 }
 
 /// Responds to one request, in the form that hyper needs. `tunnel` receives the tunnel to relay after the 101 response is
-/// written.
+/// written, and `ends_with_response` whether the end of the connection is that of the response.
 async fn respond(
     client: &Rc<Client>,
     activity: Rc<Activity>,
-    tunnel: &RefCell<Option<Box<Tunnel>>>,
+    (tunnel, ends_with_response): (&RefCell<Option<Box<Tunnel>>>, &Cell<bool>),
     request: Request<hyper::body::Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let is_head = request.method() == Method::HEAD;
@@ -221,6 +238,7 @@ async fn respond(
         response.body_mut().hide_end();
     } else if version == Version::HTTP_10 && length.is_none() {
         // The end of the connection delimits the body.
+        ends_with_response.set(true);
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -57,9 +57,8 @@ impl ClientIo {
         self.tcp().local_addr().ok()
     }
 
-    /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
+    /// Makes the drop of the connection reset it, since what the client gets is cut: otherwise, it would read EOF.
     pub(crate) fn abort(&self) {
-        // Without the reset, the client would read EOF.
         let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
     }
 
