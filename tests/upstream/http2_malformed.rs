@@ -29,6 +29,19 @@ fn drops_the_content_length_of_a_204() {
     assert!(!outcome.headers.contains_key("content-length"));
 }
 
+#[test]
+fn response_without_content_may_end_after_its_head() {
+    // Entries 9 and 11 of the static table are `:status: 204` and `:status: 304`.
+    const HEADS: [&[u8]; 2] = [b"\x89\x0f\x0d\x015", b"\x8b\x0f\x0d\x015"];
+    const END: &[Frame] = &[(DATA, 1, b"")];
+    for (head, status) in HEADS.into_iter().zip([204, 304]) {
+        let outcome = response_to(Method::GET, 4, head, END);
+        let outcome = outcome.expect("a response");
+        assert_eq!(outcome.status, status);
+        assert!(outcome.body.is_empty());
+    }
+}
+
 /// Type, flags and payload of a frame.
 type Frame = (u8, u8, &'static [u8]);
 

@@ -189,6 +189,8 @@ impl<B: Replay> Exchange<B> {
                 headers,
             });
         }
+        let is_bare = matches!(parts.status.as_u16(), 204 | 304);
+        let announces = headers.get(CONTENT_LENGTH).is_some_and(|it| it != "0");
         if parts.status == StatusCode::NO_CONTENT {
             // RFC 9110, 8.6: the same goes for a response without content.
             headers.remove(CONTENT_LENGTH);
@@ -204,6 +206,11 @@ impl<B: Replay> Exchange<B> {
         };
         if self.remaining == Some(0) {
             self.slot.on_end();
+        }
+        if !self.ended && announces && is_bare {
+            // RFC 9110, 15.3.5 and 15.4.5. h2 counts the end of the stream as malformed, since it misses the content.
+            self.slot.on_malformed();
+            (self.ended, self.remaining) = (true, Some(0));
         }
         self.incoming = (!self.ended).then(|| self.slot.read(incoming, self.client));
         if !self.keeps_body {
