@@ -193,6 +193,7 @@ fn relays_final_response_to_an_expectation_without_the_body() {
         client.send(EXPECTING);
         let response = client.response("POST");
         assert_eq!((response.status, response.interim.len()), (413, 0));
+        assert!(response.closes(), "the client would send its next request");
         client.ends();
         assert_eq!(fixture.origin.connections(), round);
     }

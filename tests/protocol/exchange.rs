@@ -44,6 +44,7 @@ fn sends_no_100_to_rejected_request() {
         ));
         let answer = client.response("POST");
         assert_eq!((answer.status, answer.interim.len()), (status, 0));
+        assert!(answer.closes());
         client.ends();
     }
     fixture.is_healthy(0);

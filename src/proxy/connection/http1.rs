@@ -12,7 +12,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALT_SVC, CONNECTION, CONTENT_LENGTH};
+use http::header::{ALT_SVC, CONNECTION, CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 use hyper::server::conn::http1;
@@ -216,8 +216,15 @@ async fn respond(
         Interim::None
     };
     let (parts, body) = request.into_parts();
+    let expects = parts.headers.contains_key(EXPECT);
+    let expecting = expects.then(|| activity.clone());
     let admitted = request::open(client.clone(), activity, interim, parts, body.into());
     let mut response = admitted.serve().await;
+    if expecting.is_some_and(|activity| activity.is_body_open()) {
+        // hyper ends the connection after the response unless the body arrives without a 100 (RFC 9112, 9.6).
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(alternative) = client.alt_svc() {
         response.headers_mut().entry(ALT_SVC).or_insert(alternative);
     }
