@@ -26,14 +26,14 @@ use crate::proxy::body::response_body::ResponseBody;
 use crate::proxy::body::tunnel::Tunnel;
 use crate::proxy::request::request::Admitted;
 use crate::proxy::request::{request, websocket};
-use crate::proxy::response::interim::Interim;
+use crate::proxy::response::interim::{HeadSender, Interim};
 
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(in crate::proxy) struct Stream {
     id: u32,
     connection: Rc<Shared>,
     activity: Rc<Activity>,
-    respond: Rc<RefCell<SendResponse<Bytes>>>,
+    respond: Rc<RefCell<HeadSender>>,
     /// The bytes that the client of an extended CONNECT sends.
     tunneled: Option<http2::Body>,
     is_grpc: bool,
@@ -131,7 +131,7 @@ impl Stream {
             id: respond.stream_id().as_u32(),
             connection,
             activity,
-            respond: Rc::new(RefCell::new(respond)),
+            respond: Rc::new(RefCell::new(HeadSender::new(respond))),
             tunneled: None,
             is_grpc,
             head,

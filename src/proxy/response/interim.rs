@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
+use h2::{Reason, SendStream};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::outbound::Outbound;
@@ -18,7 +20,7 @@ pub(crate) enum Interim {
     /// HTTP/1.1 connection.
     Http1(Rc<Client>),
     /// HTTP/2 stream, and the bodies of its connection.
-    Http2(Rc<RefCell<SendResponse<Bytes>>>, Rc<Bodies>),
+    Http2(Rc<RefCell<HeadSender>>, Rc<Bodies>),
     /// HTTP/3 stream.
     Http3(Rc<Outbound>),
     /// Sends nothing: HTTP/1.0 has no informational responses, and some requests need none.
@@ -45,9 +47,7 @@ impl Interim {
                 if is_admitted {
                     *response.headers_mut() = headers.clone();
                 }
-                // Fails if the stream has ended or has its final response. Then no informational
-                // response is needed.
-                let _ = stream.borrow_mut().send_informational(response);
+                stream.borrow_mut().send_informational(response);
             }
             Self::Http3(stream) => stream.push_interim(status, headers),
             Self::None => {}
@@ -62,6 +62,56 @@ impl Interim {
     /// Sends `100 (Continue)` to a client that waits for it.
     pub(in crate::proxy) fn send_continue(&self) {
         self.send(StatusCode::CONTINUE, &HeaderMap::new());
+    }
+}
+
+/// Sends the heads of responses on an HTTP/2 stream.
+pub(crate) struct HeadSender {
+    sender: SendResponse<Bytes>,
+    /// Whether the final response was sent, or the stream was reset.
+    is_final: bool,
+}
+
+impl HeadSender {
+    /// Sends with `sender`, which has sent nothing.
+    pub(crate) fn new(sender: SendResponse<Bytes>) -> Self {
+        Self {
+            sender,
+            is_final: false,
+        }
+    }
+
+    /// Sends an informational response, unless the final one was sent. h2 does not look at that, and a client takes what
+    /// follows for malformed trailers (RFC 9113, 8.1).
+    fn send_informational(&mut self, response: Response<()>) {
+        if !self.is_final {
+            // Fails only for headers that HTTP/2 forbids.
+            let _ = self.sender.send_informational(response);
+        }
+    }
+
+    /// Sends the final response.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub(crate) fn send_response(
+        &mut self,
+        response: Response<()>,
+        is_end: bool,
+    ) -> Result<SendStream<Bytes>, h2::Error> {
+        self.is_final = true;
+        self.sender.send_response(response, is_end)
+    }
+
+    /// Resets the stream.
+    pub(crate) fn send_reset(&mut self, reason: Reason) {
+        self.is_final = true;
+        self.sender.send_reset(reason);
+    }
+
+    /// Becomes ready when the client has reset the stream, before the final response.
+    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Result<Reason, h2::Error>> {
+        self.sender.poll_reset(cx)
     }
 }
 
@@ -81,10 +131,42 @@ fn head(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use http::header::LINK;
+    use http::{HeaderValue, Request};
 
     use super::*;
+
+    #[tokio::test]
+    async fn nothing_informational_follows_the_final_response() -> Result<(), h2::Error> {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let server = async {
+            let mut connection = h2::server::handshake(far).await?;
+            let (_, sender) = connection.accept().await.expect("a request")?;
+            let mut heads = HeadSender::new(sender);
+            let mut stream = heads.send_response(Response::new(()), false)?;
+            let mut late = Response::new(());
+            *late.status_mut() = StatusCode::CONTINUE;
+            heads.send_informational(late);
+            stream.send_data(Bytes::new(), true)?;
+            while connection.accept().await.is_some() {}
+            Ok::<_, h2::Error>(())
+        };
+        let client = async {
+            let (mut sender, connection) = h2::client::handshake(near).await?;
+            let exchange = async {
+                let request = Request::get("http://a.com/").body(());
+                let (response, _) = sender.send_request(request.expect("a request"), true)?;
+                drop(sender);
+                let mut body = response.await?.into_body();
+                while let Some(data) = body.data().await {
+                    data?;
+                }
+                Ok::<_, h2::Error>(())
+            };
+            tokio::try_join!(exchange, connection)
+        };
+        tokio::try_join!(server, client).map(drop)
+    }
 
     #[test]
     fn encodes_http1_heads() {
