@@ -24,8 +24,20 @@ fn bases_of_the_image_are_those_of_releases() {
         panic!("{bases:?}");
     };
     let rust = between(build, "docker.io/library/rust:1.", "-");
-    let (_, codename) = build.split_once('-').unwrap();
+    let codename = between(build, "-", "@");
     let debian = between(last, "gcr.io/distroless/cc-debian", ":nonroot");
+    for base in bases {
+        let (_, digest) = base.split_once("@sha256:").unwrap();
+        let is_sha256 = digest.len() == 64 && digest.bytes().all(|it| it.is_ascii_hexdigit());
+        assert!(is_sha256, "{base}");
+    }
+    // Nothing else runs in the workflow, whose jobs are the gate and the release.
+    let workflow = read(".github/workflows/release.yml");
+    let images = workflow.lines().filter(|line| line.contains("docker.io/"));
+    let images: Vec<&str> = images
+        .map(|line| line.trim().split(' ').nth(1).unwrap())
+        .collect();
+    assert_eq!(images, [build, build]);
     let number = |text: &str| text.parse::<u32>().unwrap();
     let promised = manifest("rust-version");
     assert!(number(rust) >= number(promised.strip_prefix("1.").unwrap()));
@@ -120,6 +132,20 @@ fn workflows_run_what_nobody_can_exchange() {
         }
     }
     assert!(!actions.is_empty());
+}
+
+/// The job that publishes waits for the gate, which skips nothing.
+#[test]
+fn nothing_is_published_of_a_commit_that_fails_the_gate() {
+    let workflow = read(".github/workflows/release.yml");
+    let (gate, rest) = workflow.split_once("\n  make:\n").unwrap();
+    let (_, publish) = rest.split_once("\n  publish:\n").unwrap();
+    assert!(gate.contains("\n  gate:\n"));
+    assert!(gate.contains("\n      run: CI=true bash .ci/run\n"));
+    assert!(publish.starts_with("    needs: [gate, make]\n"));
+    for unconditional in ["\n    if: ", "\n      if: ", "continue-on-error"] {
+        assert!(!workflow.contains(unconditional), "{unconditional}");
+    }
 }
 
 #[test]
