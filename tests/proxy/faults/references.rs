@@ -213,7 +213,9 @@ fn weak_policies() -> Vec<Fault> {
             ],
             |it| {
                 it.hosts = &["desk.example.com"];
-                it.rule["matches"] = json!([{"path": {"value": "/app"}}]);
+                it.rule["matches"] = ["/app", "/oauth2/logout"]
+                    .map(|path| json!({"path": {"value": path}}))
+                    .into();
                 let oidc = json!({"oidc": {"issuer": "https://login.invalid", "clientID": "desk"}});
                 it.more.push(access("desk", &of_route(), &oidc));
             },
